@@ -6,7 +6,9 @@ import importlib
 from pathlib import Path
 
 import pytest
+import torch
 
+import turnout as to
 from turnout.errors import UserError
 from turnout.machine import table_files
 from turnout.machine.table_files import TableBlock, open_table
@@ -75,3 +77,15 @@ def test_binary_formats_are_read_like_a_csv(tmp_path, format):
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match=r"t\.bin begins like a .* but cannot be read"):
         open_table(path).read()
+
+
+@pytest.mark.slow
+def test_a_data_set_from_parquet_is_the_one_from_csv(tmp_path):
+    arrow_csv, parquet = pytest.importorskip("pyarrow.csv"), pytest.importorskip("pyarrow.parquet")
+    rows = "".join(f"{'ulm' if i % 3 else 'bonn'},{i},{'' if i % 5 == 0 else 'cook'},{i * 1.5}\n" for i in range(40))
+    path = written(tmp_path, "town,age,job,income\n" + rows)
+    parquet.write_table(arrow_csv.read_csv(path), tmp_path / "t.parquet")
+    text, columns = (to.data.Table(tmp_path / name, "income", "town").load(3) for name in ("t.csv", "t.parquet"))
+    assert (text.names, text.standardised) == (columns.names, columns.standardised)
+    assert torch.equal(text.x, columns.x)
+    assert torch.equal(text.y, columns.y)

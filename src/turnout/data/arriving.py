@@ -9,6 +9,7 @@ Shape letters: C clients asked for, L labels, l labels of one client, R rows, S 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,17 +121,20 @@ class Arriving:
             private |= {(client, label): part for client, part in zip(holders, parts, strict=True)}
         open_R = torch.cat(open_)
         number_S = torch.searchsorted(used_L, y).clamp(max=len(used_L) - 1)
-        return Arrivals(self, seed, x, number_S, names, own, private, Public(x[open_R], number_S[open_R], _Fixed(own)))
+        return Arrivals(
+            self,
+            seed,
+            x,
+            number_S,
+            names,
+            own,
+            private,
+            Public(x[open_R], number_S[open_R], partial(_same_in_all_rounds, own)),
+        )
 
 
-@dataclass(frozen=True)
-class _Fixed:
-    """The same label set in every round. (An object, so that it can be sent to other processes.)"""
-
-    sets: tuple[Tensor, ...]
-
-    def __call__(self, client: int, t: int) -> Tensor:
-        return self.sets[client]
+def _same_in_all_rounds(sets: tuple[Tensor, ...], client: int, t: int) -> Tensor:
+    return sets[client]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -148,12 +148,9 @@ class Encoding:
         """The inputs [S, I] of the rows of a table that has these columns."""
         return torch.from_numpy(np.concatenate([column.encode(table, self.rules) for column in self.columns], axis=1))
 
-    def plain(self) -> dict[str, Any]:
-        """As tables and lists that a JSON file can hold; `from_plain` reverses it."""
-        return asdict(self)
-
     @staticmethod
     def from_plain(table: Mapping[str, Any]) -> Encoding:
+        """The encoding from the tables and lists of its `asdict`, as a JSON file holds them."""
         columns: list[Column] = []
         for column in table["columns"]:
             texts = "known" in column

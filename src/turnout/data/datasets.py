@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from turnout.data.own import as_samples, checked_pool
 from turnout.data.partitioned import MayHaveOwners, Pool
@@ -55,7 +55,7 @@ class FromDataset(MayHaveOwners):
         super().__post_init__()
         for name in ("dataset", "test"):  # a list is many values, an object is one: in a run's file it is a hash
             if isinstance(given := getattr(self, name), list | tuple):
-                object.__setattr__(self, name, _Listed(given))
+                object.__setattr__(self, name, Subset(cast(Dataset[Any], given), range(len(given))))
 
     def read(self, data_dir: Path | None = None) -> Pool:
         return self._pool
@@ -104,19 +104,6 @@ class FromDataset(MayHaveOwners):
         if None in plain:
             raise UserError(f"FromDataset: the owner of sample {plain.index(None)} is None: every sample needs one")
         return plain
-
-
-class _Listed(Dataset[Any]):
-    """A list of samples as a data set."""
-
-    def __init__(self, samples: Sequence[Any]) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, i: int) -> Any:
-        return self.samples[i]
 
 
 def _made(given: Any) -> Any:

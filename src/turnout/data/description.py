@@ -65,9 +65,11 @@ class Description:
     def load(self, seed: int = 0, data_dir: Path | None = None, samples: int = 1) -> Zeros:
         """A federation like it, in which each client has some samples of zeros."""
         x, y = self.sample(samples), torch.zeros(samples, *self.target_shape, dtype=getattr(torch, self.target_type))
-        public = Public(self.sample(), torch.zeros(1, dtype=torch.int64), _Always(torch.arange(min(2, self.classes))))
+        public = Public(
+            self.sample(), torch.zeros(1, dtype=torch.int64), partial(_same_for_all, torch.arange(min(2, self.classes)))
+        )
         return Zeros(
-            make=_Always(ClientData(x, y, x, y)), count=partial(torch.full_like, fill_value=samples),
+            make=partial(_same_for_all, ClientData(x, y, x, y)), count=partial(torch.full_like, fill_value=samples),
             clients=self.clients, input_shape=self.input_shape, classes=self.classes, labels=self.labels,
             names=self.names, central_clients=0, public=public, standardised=self.standardised, mark=self.mark,
         )  # fmt: skip
@@ -174,11 +176,5 @@ class Zeros(Generated):
         return self.mark
 
 
-@dataclass(frozen=True)
-class _Always:
-    """The same value for every client and round."""
-
-    value: Any
-
-    def __call__(self, client: int, t: int) -> Any:
-        return self.value
+def _same_for_all(value: Any, client: int, t: int) -> Any:
+    return value

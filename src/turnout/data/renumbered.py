@@ -83,9 +83,6 @@ class Renumbered:
         noisy_N = self.federation.noisy()
         return None if noisy_N is None else noisy_N[self.inside(torch.arange(self.clients))]
 
-    def fingerprint(self) -> str:
-        return self.federation.fingerprint()
-
 
 def alone(federation: Federation, client: int | str) -> Federation:
     """One client of a federation, under any number."""

@@ -1,12 +1,13 @@
 """Data sets around another one in one pool: `Noisy` adds noise, `LabelFlip` and `Backdoor` are attacks on the data,
 `WithPublic` makes test samples public.
 
-Shape letters: N clients of the population, H hostile clients, R rows, S samples.
+Shape letters: N clients of the population, C noisy clients, H hostile clients, R rows, S samples.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,20 +211,15 @@ class WithPublic:
         order_R = torch.randperm(len(y), generator=rng(seed, "public"))
         open_R = torch.cat([order_R[y[order_R] == label][: self.per_label] for label in range(found.classes)])
         known = Vocabulary(found.labels, (), found.names)
-        return replace(found, public=Public(x[open_R], y[open_R], _Held(found.train_rows, found.y, known)))
+        return replace(
+            found, public=Public(x[open_R], y[open_R], partial(_held_labels, found.train_rows, found.y, known))
+        )
 
 
-@dataclass(frozen=True)
-class _Held:
+def _held_labels(rows: Rows, y: Tensor, known: Vocabulary, client: int, t: int) -> Tensor:
     """A client's labels: those among its training samples."""
-
-    rows: Rows
-    y: Tensor
-    known: Vocabulary
-
-    def __call__(self, client: int, t: int) -> Tensor:
-        held_l = self.y[self.rows.take(torch.tensor([client]))[0]].unique()
-        return self.known.label_set([self.known.labels[i] for i in held_l.tolist()], client)
+    held_l = y[rows.take(torch.tensor([client]))[0]].unique()
+    return known.label_set([known.labels[i] for i in held_l.tolist()], client)
 
 
 KINDS = {"noisy": Noisy, "label-flip": LabelFlip, "backdoor": Backdoor, "with-public": WithPublic}
