@@ -130,7 +130,7 @@ def read_study(path: Path) -> dict[str, Any]:
         for claim in found["claims"]:
             outcome = claim.get("outcome") or (
                 "holds" if claim["holds"] else "undecided"
-            )  # older files have no outcome
+            )  # older files lack it
             claims.append({"claim": claim["claim"], "outcome": outcome, "evidence": claim["evidence"]})
         rows = [{name: row.get(name) for name in ROW} for row in found["rows"]]
         return {"study": str(found["study"]), "scale": str(found["scale"]), "claims": claims, "rows": rows}
