@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import platform
 import re
@@ -27,7 +28,7 @@ from turnout.running.state import interrupt, is_held
 from turnout.view.live.acting import Actions
 from turnout.view.live.app import make_app
 from turnout.view.live.guard import POLICY, Rules
-from turnout.view.live.overview import read_race
+from turnout.view.live.overview import read_race, read_study
 from turnout.view.live.run_page import devices_of
 from turnout.view.live.serving import address, listening
 from turnout.view.live.watched import Changes, WatchedFolder
@@ -61,13 +62,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     second = make_run(found / "second")
     (second / "experiment.toml").write_text(f"title = {json.dumps(NASTY)}\nrounds = 3\n")
     claims = [
-        {"claim": f"up {NASTY}", "holds": True, "outcome": "holds", "evidence": "mean +1"},
+        {"claim": "up " + NASTY, "holds": True, "outcome": "holds", "evidence": "mean +1"},
         {"claim": "down", "holds": False, "outcome": "refuted", "evidence": "mean +1"},
     ]
-    rows = [{"case": "case", "metric": "metric", "ours": 1.0, "spread": None, "repeats": 1, "published": "2"}]
-    findings = {"study": "participation", "scale": "smoke", "rows": rows, "claims": claims}
+    row = {"case": "case", "metric": "metric", "ours": 1.0, "spread": None, "repeats": 1, "published": "2"}
+    study = {"study": "participation", "scale": "smoke", "rows": [row], "claims": claims, "seconds": 1.0}
     (found / "study").mkdir()
-    (found / "study" / "study.json").write_text(json.dumps(findings))
+    (found / "study" / "study.json").write_text(json.dumps(study))
     return found
 
 
@@ -96,6 +97,17 @@ def test_clients_are_called_by_their_names(tmp_path: Path) -> None:
     assert ">cyd</a>" in browser.get("/clients?name=run").text
     assert "Client dee of run" in browser.get("/client?name=run&client=3").text
     assert "&#34;ada&#34;" in browser.get("/run?name=run").text, "the turnout map"
+
+
+def test_a_study_s_file_is_read_as_studies_write_it(tmp_path: Path) -> None:
+    studies = pytest.importorskip("turnout_papers.studies.running")
+    claim = importlib.import_module("turnout_papers.studies.claims").Claim("up", True, "mean +1")
+    row = importlib.import_module("turnout_papers.studies.study").Row("case", "accuracy", 1.0, None, 1, "2")
+    (tmp_path / "study.json").write_text(studies.Findings("a", "smoke", [row], [claim], 1.0).to_json())
+    found = read_study(tmp_path / "study.json")
+    assert (found["study"], found["scale"]) == ("a", "smoke")
+    assert found["claims"] == [{"claim": "up", "outcome": "holds", "evidence": "mean +1"}]
+    assert found["rows"][0]["ours"] == 1.0
 
 
 @pytest.mark.parametrize("where", ADDRESSES)

@@ -31,7 +31,7 @@ NAMED = 24  # clients at work that the first page names
 WORST = ("running", "failed", "interrupted", "waiting", "finished")
 CAN_RESUME = ("interrupted", "failed", "waiting")
 RANKING = ["candidate", "score", "seeds", "difference", "state"]
-CLAIM, ROW = ("claim", "outcome", "evidence"), ("case", "metric", "ours", "spread", "repeats", "published")
+ROW = ("case", "metric", "ours", "spread", "repeats", "published")
 
 
 def overview(watched: WatchedFolder) -> dict[str, Any]:
@@ -124,8 +124,11 @@ def read_study(path: Path) -> dict[str, Any]:
     """A study's file: `study`, `scale`, `claims`, `rows`."""
     try:
         found = table_of(path.read_bytes())
-        claims = [{name: str(claim[name]) for name in CLAIM} for claim in found["claims"]]
-        rows = [{name: row[name] for name in ROW} for row in found["rows"]]
+        claims = []
+        for claim in found["claims"]:
+            outcome = claim.get("outcome") or ("holds" if claim["holds"] else "undecided")  # older files lack it
+            claims.append({"claim": claim["claim"], "outcome": outcome, "evidence": claim["evidence"]})
+        rows = [{name: row.get(name) for name in ROW} for row in found["rows"]]
         return {"study": str(found["study"]), "scale": str(found["scale"]), "claims": claims, "rows": rows}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not what `turnout study run` writes ({error})") from error
