@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import turnout as to
 from turnout.errors import UserError
 from turnout.running.config import read as config
-from turnout.world.events import Calendar, EventSetting, calendar_of, poisson
+from turnout.world.events import Calendar, EventSetting, calendar_of
+from turnout.world.events.entries import poisson
 from worlds import blobs, ready, world
 
 SETTING = EventSetting(clients=10, names=None, rounds=100, seed=0)

@@ -10,7 +10,7 @@ client_names.py    clients by name or by number, and the clients that are in bot
 enrolment.py       what is known of the clients before the first round, and how a part gets it
 
 members.py         the set of enrolled clients
-events.py          clients that join and leave: a list, a file or rates, checked, as one calendar
+events/            clients that join and leave: a list, a file or rates, checked, as one calendar
 
 devices/           how fast devices compute, how fast their links are, when they are on
 attacks.py         clients that attack

@@ -265,31 +265,39 @@ def read_turnout(path: str | Path) -> ParticipationLog:
         )
     faults = Faults(str(file), table.counted_in)
     code_of: dict[str, int] = {}
-    rows: list[tuple[int, int, float, int]] = []
+    blocks = []
     for block in table.blocks(bad_row=lambda line, message: faults.add("cells", line, message)):
-        for t, client, work, line in zip(*(block.cells[name] for name in HEADER), block.line_B, strict=True):
-            try:
-                share = float(work)
-            except ValueError:
-                share = math.nan
-            if not t.isdecimal() or int(t) >= MOST_ROUNDS:
-                faults.add("round", line, f"round must be a whole number from 0 to {MOST_ROUNDS - 1:,}, got {t!r}")
-            elif not client:
-                faults.add("client", line, "client is empty: which client is it?")
-            elif not 0 <= share <= 1:
-                faults.add("work", line, f"work must be the share finished, 0 to 1, got {work!r}")
-            else:
-                rows.append((int(t), code_of.setdefault(client, len(code_of)), share, line))
-    if not rows:
+        cells = [block.cells[name] for name in HEADER]
+        try:
+            round_N, work_N = np.array(list(map(int, cells[0]))), np.array(list(map(float, cells[2])))
+        except ValueError:
+            round_N = np.array([int(t) if t.isdecimal() else -1 for t in cells[0]])
+            work_N = np.array([_number(work) for work in cells[2]])
+        code_N = np.array([code_of.setdefault(name, len(code_of)) for name in cells[1]])
+        good_NK = np.stack([(round_N >= 0) & (round_N < MOST_ROUNDS), code_N != code_of.get("", -1),
+                            (work_N >= 0) & (work_N <= 1)], axis=1)  # fmt: skip
+        for n, k in np.argwhere(~good_NK):
+            wanted = (f"a whole number from 0 to {MOST_ROUNDS - 1:,}", "a name", "the share finished, 0 to 1")[k]
+            faults.add(HEADER[k], block.line_B[n], f"{HEADER[k]} must be {wanted}, got {cells[k][n]!r}")
+        blocks.append(np.stack([np.where(good_NK[:, 0], round_N, -1), code_N, work_N, block.line_B], axis=1))
+    if not blocks:
         faults.check()
         raise UserError(f"{file} has no rows: a row says that a client was asked in a round")
-    round_N, code_N, work_N, line_N = (np.array(column) for column in zip(*rows, strict=True))
+    row_N4 = np.concatenate(blocks)
+    (round_N, code_N, line_N), work_N = row_N4[:, [0, 1, 3]].astype(np.int64).T, row_N4[:, 2]
     names = tuple(code_of)
     faults.add_repeats(round_N, code_N, line_N, names)
     faults.check()
     line_M = line_N[np.unique(code_N, return_index=True)[1]]
     columns = round_N, code_N, work_N
     return ParticipationLog.of_rows(str(file), names, int(round_N.max()) + 1, columns, line_M, missing="not-asked")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def write_turnout(path: str | Path, rows: Iterable[tuple[int, int | str, float]]) -> None:
