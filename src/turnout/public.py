@@ -1,6 +1,8 @@
 """The public names, in reading order; `import turnout` finds them here when they are first used."""
 
+from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import turnout.data as data
 import turnout.models as models
@@ -39,13 +41,25 @@ from turnout.running.config.kinds import KINDS
 from turnout.running.result import Run, RunGroup, load_model, open_run
 from turnout.running.runs import run
 from turnout.runtimes.settings import InProcess, Processes, Ray
-from turnout.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
 from turnout.suggestions import suggest_names, suggest_settings
 from turnout.task import Classification, Metric, NextCharacter, Regression, Task
 from turnout.types import Turnout
 from turnout.view.report.comparison import Comparison, compare
 from turnout.world import attacks, devices, participation
 from turnout.world.events import EventLog, Join, Leave, RandomEvents
+
+if TYPE_CHECKING:
+    from turnout.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
+
+# Names of satellites, and the module of each: imported when the name is used, so that the others work without it.
+SATELLITES = dict.fromkeys(("Distil", "EarlyStopping", "Scores", "Uses", "paper_literal"), "turnout.scores.settings")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in SATELLITES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(SATELLITES[name]), name)
+
 
 __all__ = [
     "APFL",
@@ -152,7 +166,7 @@ __all__ = [
     "weighted_sum",
 ]
 
-for found in [globals()[name] for name in __all__]:
+for found in [globals()[name] for name in __all__ if name not in SATELLITES]:
     if isinstance(found, ModuleType):
         suggest_names(found)
     else:
