@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -214,3 +216,15 @@ def test_the_same_world_can_federate_weights():
     assert record.answered == 3
     assert track.evaluate(state, 0).values["global_accuracy"] > 0
     assert LABELS[0] == "ant"
+
+
+def test_satellites_are_imported_when_they_are_used():
+    """The core knows the kinds of satellites by name; their modules are imported with the first use of such a kind."""
+    satellites = "[name for name in sys.modules if name.startswith(('turnout.scores', 'turnout.deploy'))]"
+    lines = [
+        "import sys", "from turnout.running.config.read import from_table", "from_table({'rounds': 3})",
+        f"assert {satellites} == [], {satellites}",
+        "from_table({'algorithm': {'kind': 'scores'}, 'runtime': {'kind': 'flower'}})",
+        "assert {'turnout.scores.settings', 'turnout.deploy.settings'} <= set(sys.modules)",
+    ]  # fmt: skip
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)

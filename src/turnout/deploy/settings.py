@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from turnout.errors import UserError, nearest
 from turnout.settings import InProcess
+from turnout.suggestions import suggest_settings
 
 if TYPE_CHECKING:
     from turnout.data.federation import Federation
@@ -95,3 +96,4 @@ class Flower:
 
 
 KINDS = {"flower": Flower}
+suggest_settings(Flower)

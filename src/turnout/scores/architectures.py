@@ -17,23 +17,20 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from turnout.clients.store import ClientStore
 from turnout.engine.losses import cross_entropy, soft_cross_entropy
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
-from turnout.engine.trainers import Place, make_trainer
+from turnout.engine.trainers import make_trainer
 from turnout.layout import lay_out
 from turnout.machine.profiling import stage
-from turnout.models import Model
 from turnout.parts.personal import everything
 from turnout.rng import key
 from turnout.running.tracks.building import build_model
-from turnout.scores.exchange import Averages
-from turnout.scores.settings import ModelPlan, Scores
-from turnout.settings import InProcess
+from turnout.scores.exchange import Averages, ScoreSetup
 from turnout.tasks import Classification, check_model
 from turnout.types import Tensors
 
@@ -94,37 +91,26 @@ def states_in(rows: Tensors) -> Tensors:
     return {name.removeprefix(STATE): value for name, value in rows.items() if name.startswith(STATE)}
 
 
-@dataclass(frozen=True, eq=False)
-class TrainingConditions:
-    """What all architectures of a run have in common.
+class Architecture:
+    """A model with a number of outputs: its trainer, and its clients' latest models.
 
-    settings   how a process computes
-    algorithm  the track's settings
-    place      the device that computes
-    x          a batch of public samples there, to try models on
-    seed       the experiment's seed
+    setup    what all architectures of a run have in common
+    x        a batch of public samples, to try models on
+    number   the model's number in the plan
+    classes  outputs
     """
 
-    settings: InProcess
-    algorithm: Scores
-    place: Place
-    x: Tensor
-    seed: int
-
-
-class Architecture:
-    """A model with a number of outputs: its trainer, and its clients' latest models."""
-
-    def __init__(self, model: Model, number: int, classes: int, conditions: TrainingConditions):
-        self.model, self.number, self.classes, self.conditions = model, number, classes, conditions
-        x, place, task = conditions.x, conditions.place, Classification()
-        self.template = build_model(model, tuple(x.shape[1:]), classes, conditions.seed)
+    def __init__(self, setup: ScoreSetup, x: Tensor, number: int, classes: int):
+        self.setup, self.x, self.number, self.classes = setup, x, number, classes
+        self.place, self.settings, algorithm = setup.place, setup.experiment.runtime.compute, setup.algorithm
+        place, task = self.place, Classification()
+        self.template = self._built(classes, setup.experiment.seed)
         highest = torch.full((len(x),), classes - 1)
         check_model(task, self.template, x.cpu().float() if x.is_floating_point() else x.cpu(), highest)
         self.layout = lay_out(self.template, everything)
-        self.module = build_model(model, tuple(x.shape[1:]), classes, conditions.seed).to(place.device, place.dtype)
+        self.module = self._built(classes, setup.experiment.seed).to(place.device, place.dtype)
         self.network = Network.of(self.module, self.layout, task.loss)
-        self.trainer = make_trainer(conditions.settings, self.network, cross_entropy, x, highest.to(place.device))
+        self.trainer = make_trainer(self.settings, self.network, cross_entropy, x, highest.to(place.device))
         self.batch_statistics = self.network.has_batch_statistics()
         self.key = f"{number}x{classes}"  # its name in files
         # one client's rows before its first round
@@ -132,25 +118,27 @@ class Architecture:
         rows = {MODEL: flat_P, ROUND: torch.tensor(-1)}
         buffers = {n: b for n, b in self.template.named_buffers() if n in self.layout.states}
         rows |= {STATE + n: b.to(place.dtype) if b.is_floating_point() else b for n, b in buffers.items()}
-        if conditions.algorithm.moments == "local":
-            rows |= {SLOT + name: torch.zeros_like(flat_P) for name in conditions.algorithm.local.optimizer.slots}
+        if algorithm.moments == "local":
+            rows |= {SLOT + name: torch.zeros_like(flat_P) for name in algorithm.local.optimizer.slots}
             rows[COUNT] = torch.tensor(0)
         self.store = ClientStore(rows)
+
+    def _built(self, classes: int, seed: int) -> nn.Module:
+        return build_model(self.setup.plan.models[self.number], tuple(self.x.shape[1:]), classes, seed)
 
     @cached_property
     def distiller(self) -> Trainer:
         """The trainer for targets that are probabilities."""
-        x, settings = self.conditions.x, self.conditions.settings
         network = Network.of(self.module, self.layout, against_probabilities)
-        y = torch.full((len(x), self.classes), 1 / self.classes, dtype=self.conditions.place.dtype, device=x.device)
-        return make_trainer(settings, network, soft_cross_entropy, x, y)
+        size = (len(self.x), self.classes)
+        y = torch.full(size, 1 / self.classes, dtype=self.place.dtype, device=self.x.device)
+        return make_trainer(self.settings, network, soft_cross_entropy, self.x, y)
 
     @cached_property
     def head(self) -> frozenset[str]:
         """The parameters and buffers whose shape depends on the number of labels; all, if that cannot be changed."""
         own = {name: value.shape for name, value in self.template.state_dict().items()}
-        shape = tuple(self.conditions.x.shape[1:])
-        other = build_model(self.model, shape, self.classes + 1, self.conditions.seed).state_dict()
+        other = self._built(self.classes + 1, self.setup.experiment.seed).state_dict()
         differ = frozenset(name for name, size in own.items() if name not in other or other[name].shape != size)
         return differ or frozenset(own)
 
@@ -162,13 +150,12 @@ class Architecture:
 
     def fresh(self, t: int, clients: int) -> ClientModels:
         """New models for a round: the same for all clients that start then with this architecture."""
-        place, seed = self.conditions.place, key(self.conditions.seed, "fresh", t)
-        built = build_model(self.model, tuple(self.conditions.x.shape[1:]), self.classes, seed)
-        flat_P = place.put(self.layout.pack(dict(built.named_parameters())))
+        built = self._built(self.classes, key(self.setup.experiment.seed, "fresh", t))
+        flat_P = self.place.put(self.layout.pack(dict(built.named_parameters())))
         buffers = dict(built.named_buffers())
-        states = place.put_all({name: buffers[name].detach() for name in self.layout.states})
+        states = self.place.put_all({name: buffers[name].detach() for name in self.layout.states})
         flat_CP = flat_P.expand(clients, -1).clone()
-        slots = {name: torch.zeros_like(flat_CP) for name in self.conditions.algorithm.local.optimizer.slots}
+        slots = {name: torch.zeros_like(flat_CP) for name in self.setup.algorithm.local.optimizer.slots}
         count_C = torch.zeros(clients, dtype=torch.int64, device=flat_CP.device)
         own = {name: value.expand(clients, *value.shape).clone() for name, value in states.items()}
         return ClientModels(flat_CP, own, slots, count_C)
@@ -176,7 +163,7 @@ class Architecture:
     def kept(self, client_C: Tensor) -> Tensors:
         """These clients' rows, on the device."""
         with stage("client state"):
-            return self.conditions.place.put_all(self.store.gather(client_C))
+            return self.place.put_all(self.store.gather(client_C))
 
     def keep(self, client_C: Tensor, rows: Tensors) -> None:
         """Make these rows the clients' own."""
@@ -234,17 +221,17 @@ def against_probabilities(output: Tensor, target: Tensor) -> Tensor:
 class Architectures:
     """All architectures of a run, made when first needed."""
 
-    def __init__(self, plan: ModelPlan, conditions: TrainingConditions):
-        self.plan, self.conditions = plan, conditions
+    def __init__(self, setup: ScoreSetup, x: Tensor):
+        self.setup, self.x = setup, x
         self.made: dict[tuple[int, int], Architecture] = {}
 
     def of(self, client: int, t: int, labels: int) -> Architecture:
         """A client's architecture in a round, for its number of labels."""
-        return self.make(self.plan.number(client, t), labels)
+        return self.make(self.setup.plan.number(client, t), labels)
 
     def make(self, number: int, labels: int) -> Architecture:
         if (number, labels) not in self.made:
-            self.made[number, labels] = Architecture(self.plan.models[number], number, labels, self.conditions)
+            self.made[number, labels] = Architecture(self.setup, self.x, number, labels)
         return self.made[number, labels]
 
     def latest(self, client_C: Tensor) -> tuple[list[Architecture | None], Tensor]:

@@ -23,14 +23,7 @@ from turnout.data.labels import check_own_labels
 from turnout.parts.local import turn_out
 from turnout.running.tracks.track import filled
 from turnout.runtimes.needs import data_bytes
-from turnout.scores.architectures import (
-    MODEL,
-    Architecture,
-    Architectures,
-    ClientModels,
-    TrainingConditions,
-    states_in,
-)
+from turnout.scores.architectures import MODEL, Architecture, Architectures, ClientModels, states_in
 from turnout.scores.exchange import (
     Averages,
     BuildAnswer,
@@ -77,9 +70,7 @@ class ScoreClients:
         self.algorithm, self.seed, self.place = algorithm, experiment.seed, place
         self.federation, self.label_set = setup.federation.to(place.device), setup.public.label_set
         self.x = place.put(setup.public.x)
-        tried = self.x[: algorithm.local.batch_size]
-        conditions = TrainingConditions(experiment.runtime.compute, algorithm, place, tried, experiment.seed)
-        self.architectures = Architectures(setup.plan, conditions)
+        self.architectures = Architectures(setup, self.x[: algorithm.local.batch_size])
         self._pending: list[TrainedGroup] = []
         # check every client's labels, and make the architectures of the first round and of every change
         clients = range(self.federation.clients) if clients is None else clients

@@ -14,6 +14,7 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import Adam
 from turnout.parts.selection import Everyone, Selection
 from turnout.settings import Evaluate
+from turnout.suggestions import suggest_settings
 from turnout.tasks import TaskSpec
 from turnout.world.client_names import ClientNames
 
@@ -224,3 +225,5 @@ def _client_number(client: int | str, known: ClientNames) -> int:
 
 
 KINDS = {"scores": Scores, "paper-literal": paper_literal}
+for setting in (Distil, EarlyStopping, Scores, Uses):
+    suggest_settings(setting)

@@ -119,7 +119,7 @@ def predict(architecture: Architecture, models: ClientModels, x: Tensor) -> Tens
     """Outputs of every client's model on the same samples [C, R, l], in double precision on the CPU."""
     clients, rows = len(models.flat_CP), len(x)
     found = torch.empty(clients, rows, architecture.classes, dtype=torch.float64)
-    like = max(1, len(architecture.conditions.x))  # the chunk was measured on batches of this many samples
+    like = max(1, len(architecture.x))  # the chunk was measured on batches of this many samples
     chunk = max(1, architecture.trainer.chunk * like // ROWS)
 
     @torch.no_grad()
