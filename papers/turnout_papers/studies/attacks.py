@@ -91,17 +91,10 @@ SIZES = {
     "smoke": AttacksSize(replace(DIGITS, clients=10), models.Logistic(), 5, (0.0, 0.4), (1.0, 0.3), seeds=2),
     "small": AttacksSize(DIGITS, models.Logistic(), 30, (0.0, 0.1, 0.2, 0.3, 0.4), (1.0, 0.2), seeds=4),
     "paper": AttacksSize(
-        MNIST(clients=100, test_share=0.0),
-        models.MLP(200),
-        60,
-        (0.0, 0.1, 0.2, 0.3, 0.4, 0.45),
-        (1.0, 0.5, 0.1),
-        3,
-        epochs=1,
-        batch=20,
-        on_gpu=True,
+        MNIST(clients=100, test_share=0.0), models.MLP(200), 60, (0.0, 0.1, 0.2, 0.3, 0.4, 0.45), (1.0, 0.5, 0.1), 3,
+        epochs=1, batch=20, on_gpu=True,
     ),
-}
+}  # fmt: skip
 
 
 def experiment(size: AttacksSize, method: str, turnout: float = 1.0, **world: Any) -> Experiment:

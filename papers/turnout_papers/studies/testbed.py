@@ -165,10 +165,6 @@ def rounds_to(seen: Look) -> float:
     return float(there[0] + 1) if len(there) else float(len(seen["accuracy"]))
 
 
-def seconds_to(seen: Look) -> float:
-    return rounds_to(seen) * a_round(seen)
-
-
 def _end(name: str) -> Callable[[Look], float]:
     """The last of some accuracies, in points."""
     return lambda seen: 100 * float(seen[name][-1])
@@ -188,7 +184,7 @@ def rows(scale: str, curves: Curves) -> list[ResultRow]:
             found.append(row(method, f"{phase}, %", part, published.get(phase)))
         found.append(row(method, "MB a round", curves.seen(method, lambda one: float(one["bytes"].mean()) / 1e6)))
         found.append(row(method, "rounds to target", curves.seen(method, rounds_to)))
-        found.append(row(method, "s to target", curves.seen(method, seconds_to)))
+        found.append(row(method, "s to target", curves.seen(method, lambda one: rounds_to(one) * a_round(one))))
         found.append(row(method, "last accuracy, %", curves.seen(method, _end("accuracy"))))
     shaped = [
         bool(one["shaped"][0]) for by_seed in curves.looks.values() for one in by_seed.values() if "shaped" in one
@@ -212,7 +208,8 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
     def of(number: Callable[[Look], float]) -> list[BySeed]:
         return [curves.seen(method, number) for method in METHODS]
 
-    each, rounds, seconds = of(a_round), of(rounds_to), of(seconds_to)
+    each, rounds = of(a_round), of(rounds_to)
+    seconds = of(lambda seen: rounds_to(seen) * a_round(seen))
     ends = {"devices": curves.seen(MTFL, _end("last")), "replay": curves.seen(MTFL, _end("accuracy"))}
     return [
         better(words[0], each[1], each[0], "s"),
