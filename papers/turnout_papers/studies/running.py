@@ -150,7 +150,7 @@ def run_study(
     names = _names(plan.parts)
     for pattern in only:
         if not fnmatch.filter(names, pattern):
-            raise UserError(f"--only {pattern!r} is no run of this study at this scale: {nearest(pattern, names)}")
+            raise UserError(f"--only {pattern!r} matches no run of this study at this scale: {nearest(pattern, names)}")
     refuse_full(out, resume or so_far)
     if so_far and not any(state_of(file.parent).state == "finished" for file in out.rglob("experiment.toml")):
         raise UserError(f"no run has ended in {out}: leave out --so-far to run the study")
