@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,12 @@ from turnout.running.plan import RunPlan
 from turnout.running.planned import Outcome
 from turnout.running.result import Run
 from turnout.runtimes.settings import InProcess
-from turnout_papers.studies.claims import NOT_RUN, BySeed, Claim, above, difference
+from turnout_papers.studies.claims import NOT_RUN, BySeed, Claim, above, best_elsewhere, difference
 
 Look = Mapping[str, NDArray[np.float64]]  # what else a study reads from a finished run, by name
 Pair = tuple[str, str]  # of two variants, the first less the second
 Variant = str | Pair
+Option = TypeVar("Option")  # a setting that is tuned
 Number = Callable[["Curve"], float]  # of a run's curve
 
 
@@ -190,6 +191,12 @@ class Curves:
         if missing := self.undecided([claim], *names):
             return missing[0]
         return above(claim, difference(self.each(ours, number), self.each(theirs, number)), margin, unit)
+
+
+def choose(curves: Curves, options: Mapping[str, Option], score: Number, seeds: int) -> Option | None:
+    """The option with the best score on other seeds than the first, which judge it; None if no variant was run."""
+    scores = {name: curves.each(name, score) for name in options if curves.has(name)}
+    return options[best_elsewhere(scores, range(seeds))] if scores else None
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ from turnout.running.result import Run
 from turnout.runtimes.settings import InProcess
 from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, sgd
-from turnout_papers.studies.claims import BySeed, Claim, best_elsewhere, better, same
+from turnout_papers.studies.claims import BySeed, Claim, better, same
 from turnout_papers.studies.drawing import Series, picture
 from turnout_papers.studies.published import TABLE_2_TESTBED
-from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan, row
+from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan, choose, row
 
 FEDAVG, MTFL, ALONE = METHODS = ("FedAvg", "MTFL", "Independent")
 PHASES = ("download", "training", "upload", "server")
@@ -101,23 +101,22 @@ def tuned(rate: float) -> str:
     return f"{FEDAVG} lr={rate:g}"
 
 
-def chosen(scale: str, curves: Curves) -> float:
+def chosen(scale: str, curves: Curves) -> float | None:
     """The rate of fewest rounds to the target on the tuning seeds; of equal ones the highest accuracy."""
 
     def score(curve: Curve) -> float:
         there = curve.round_T[curve.value_T >= TARGET]
         return -float(there[0] if len(there) else SIZES[scale].rounds) + 0.5 * float(curve.value_T[-1])
 
-    found = {tuned(rate): curves.each(tuned(rate), score) for rate in SIZES[scale].rates}
-    best = best_elsewhere(found, range(SIZES[scale].seeds))
-    return next(rate for rate in SIZES[scale].rates if tuned(rate) == best)
+    return choose(curves, {tuned(rate): rate for rate in SIZES[scale].rates}, score, SIZES[scale].seeds)
 
 
 def deployed(scale: str, curves: Curves) -> list[Part]:
     size = SIZES[scale]
-    if not curves.has(*(tuned(rate) for rate in size.rates)):
+    rate = chosen(scale, curves)
+    if rate is None or not curves.has(*(tuned(one) for one in size.rates)):
         return []
-    made = experiments(scale, chosen(scale, curves))
+    made = experiments(scale, rate)
     variants = {name: on_devices(experiment, size.devices) for name, experiment in made.items()}
     return [Part("devices", variants, size.seeds, play=size.bed.play)]
 
