@@ -42,10 +42,9 @@ def variant(setting: EFLSetting, method: str) -> str:
 
 def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
-    common = {"participation": Always(), "personal": True}
     variants = {
         variant(setting, method): setting.experiment(
-            FULL, size.epochs, size.rounds, **common, **methods(setting)[method]
+            FULL, size.epochs, size.rounds, Always(), personal=True, **methods(setting)[method]
         )
         for setting in size.settings
         for method in METHODS
