@@ -1,4 +1,4 @@
-"""`turnout study`: list the studies, run one, show what was found."""
+"""`turnout study`: list the studies, run one, show its findings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from turnout.running.folder import new_folder
 from turnout_papers.studies.running import Findings, find_study, planned, run_study, studies
 from turnout_papers.studies.tables import markdown, show
 
-WIDE = 140  # columns where the output is no terminal
+WIDE = 140  # columns where the output is not a terminal
 
 app = typer.Typer(no_args_is_help=True, help="Published tables and figures: run them, and decide what they claim.")
 
 
 @app.command("list")
 def list_studies() -> None:
-    """The studies and what they reproduce.
+    """List the studies and what they reproduce.
 
     \b
     turnout study list
@@ -48,13 +48,13 @@ def run_command(
     only: Annotated[
         list[str] | None, typer.Option(help="Runs by name, with * and ?; the others are left out. May be repeated.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the study in --out.")] = False,
     so_far: Annotated[
-        bool, typer.Option("--so-far", help="Train nothing: what the runs say that have ended in --out.")
+        bool, typer.Option("--so-far", help="Train nothing: read the runs that have ended in --out.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Run a study, and decide what it claims.
+    """Run a study and decide its claims.
 
     Prints our numbers beside the published ones, and which of the paper's claims hold.
 
@@ -86,7 +86,7 @@ def run_command(
             so_far=so_far,
         )
     except KeyboardInterrupt:
-        console(True, WIDE).print(f"interrupted; the same command with --out {folder} --resume goes on")
+        console(True, WIDE).print(f"interrupted; the same command with --out {folder} --resume continues")
         raise typer.Exit(130) from None
     screen = console(json == "-", WIDE)
     show(findings, plan, screen)
@@ -99,10 +99,10 @@ def run_command(
 
 @app.command("show")
 def show_command(
-    file: Annotated[Path, typer.Argument(help="What `study run --json` wrote, or a study's study.json.")],
+    file: Annotated[Path, typer.Argument(help="A file that `study run --json` wrote, or a study's study.json.")],
     as_markdown: Annotated[bool, typer.Option("--markdown", help="As a section of a Markdown page.")] = False,
 ) -> None:
-    """Show what a study found, without running it.
+    """Show the findings of a study, without running it.
 
     \b
     turnout study show participation.json

@@ -3,7 +3,7 @@
 A recipe is a public function that is annotated `-> Experiment` or `-> dict[str, Experiment]` (variants by name) and can
 be called without arguments. There is no registry: the recipes below are those of the core; an installed package adds
 its own through an entry point of the group `turnout.recipes`, whose value is a module or a package of modules; and
-anybody's function is a recipe by its dotted path, `turnout run package.module:function`.
+any function is a recipe by its dotted path, `turnout run package.module:function`.
 """
 
 from __future__ import annotations

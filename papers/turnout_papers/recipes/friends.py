@@ -1,8 +1,8 @@
 """FDMS, friend model substitution (Wang and Xu): the update of the most similar client stands in for a missing one.
 
 Five clusters of clients, each with two classes of its own; some drop out every round, at least one of each cluster
-stays. Full has everybody present, Dropout ignores the missing, Stale repeats what they sent last. As in the authors'
-code: uniform shares, server learning rate 1, everybody present in round 0.
+stays. Full has all clients present, Dropout ignores the missing, Stale repeats what they sent last. As in the authors'
+code: uniform shares, server learning rate 1, all clients present in round 0.
 """
 
 from __future__ import annotations

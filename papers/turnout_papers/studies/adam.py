@@ -14,10 +14,10 @@ from turnout.experiment import Algorithm, Experiment, Model, Stop, World
 from turnout.settings import InProcess
 from turnout_papers.recipes import ONE_CORE
 from turnout_papers.recipes.multitask import adam, asking, sgd, table_1
-from turnout_papers.studies.claims import Claim, best_elsewhere, by_signs, censored, sooner
+from turnout_papers.studies.claims import Claim, by_signs, censored, sooner
 from turnout_papers.studies.drawing import WAYS, Chart, band, picture, spent
 from turnout_papers.studies.published import TABLE_1_ADAM
-from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
+from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, choose, row
 
 METHODS = ("FedAvg", "FedAdam")
 TUNING_SEEDS = 100  # the first of the seeds that settings are chosen on
@@ -136,8 +136,7 @@ def chosen(scale: str, case: TargetCase, method: str, curves: Curves) -> TunedSe
         rounds = curve.rounds_to(TARGETS[case.data])
         return -float(SIZES[scale].rounds if rounds is None else rounds) + 0.5 * float(curve.value_T[-1])
 
-    scores = {name: curves.each(name, score) for name in own if curves.has(name)}
-    return own[best_elsewhere(scores, range(SIZES[scale].seeds))] if scores else None
+    return choose(curves, own, score, SIZES[scale].seeds)
 
 
 def judged(scale: str, curves: Curves) -> list[Part]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnout.experiment import Experiment
 from turnout.world.events import Join
 from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.flexible import arrival, emnist_arrival, emnist_arrivals, mnist_arrival, mnist_arrivals
@@ -64,13 +63,23 @@ def in_a_row(name: str, kind: str) -> str:
 
 
 def plan(scale: str) -> StudyPlan:
+    """Table 4's arrivals; and Figure 5: the last three of ten devices (SYNTHETIC: of all) arrive one after another."""
     size, parts = SIZES[scale], []
+    first, second, last = size.in_a_row
     for name in size.data:
-        made = {tau: reboots(name, tau, size) for tau in size.taus}
+        if name in PICTURES:
+            one, several = PICTURES[name]
+            made = {tau: one(at=tau, rounds=tau + size.after) for tau in size.taus}
+            three = several(first, second - first, rounds=last + size.after)
+        else:
+            own = {"clients": size.clients, "samples": size.samples}
+            made = {tau: on_one_core(arrival(at=tau, **own, rounds=tau + size.after)) for tau in size.taus}
+            events = tuple(Join(size.clients - 3 + i, t) for i, t in enumerate(size.in_a_row))
+            three = on_one_core(arrival(at=first, **own, rounds=last + size.after))
+            three = {join: experiment.but(**{"world.events": events}) for join, experiment in three.items()}
         runs = {variant(name, tau, kind): made[tau][join] for tau in size.taus for kind, join in KINDS.items()}
         parts.append(Part(name, runs, size.seeds))
-        several = rows_of_arrivals(name, size)
-        runs = {in_a_row(name, kind): several[join] for kind, join in KINDS.items()}
+        runs = {in_a_row(name, kind): three[join] for kind, join in KINDS.items()}
         parts.append(Part(f"{name}-in-a-row", runs, size.in_a_row_seeds))
     notes = [
         "assumed, as the paper does not say: E = 5 epochs, traces with Table 2's moments, boost 1 + 2 / (t - τ0 + 1)²",
@@ -92,23 +101,6 @@ def plan(scale: str) -> StudyPlan:
         "files its official test set, cut into a part to train on and one to test on",
     ]
     return StudyPlan(parts, notes)
-
-
-def reboots(name: str, tau: int, size: ArrivalsSize) -> dict[str, Experiment]:
-    """Fast and vanilla, for an arrival in round τ0."""
-    if name in PICTURES:
-        return PICTURES[name][0](at=tau, rounds=tau + size.after)
-    return on_one_core(arrival(at=tau, clients=size.clients, samples=size.samples, rounds=tau + size.after))
-
-
-def rows_of_arrivals(name: str, size: ArrivalsSize) -> dict[str, Experiment]:
-    """Figure 5: the last three of ten devices (SYNTHETIC: of all) arrive one after another."""
-    first, second, last = size.in_a_row
-    if name in PICTURES:
-        return PICTURES[name][1](first, second - first, rounds=last + size.after)
-    made = arrival(at=first, clients=size.clients, samples=size.samples, rounds=last + size.after)
-    events = tuple(Join(size.clients - 3 + i, t) for i, t in enumerate(size.in_a_row))
-    return on_one_core({join: experiment.but(**{"world.events": events}) for join, experiment in made.items()})
 
 
 def rounds_back(curve: Curve, tau: int) -> int | None:

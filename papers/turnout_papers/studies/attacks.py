@@ -2,7 +2,7 @@
 
 Two parts. `shares`: a sign flip four times as long, by 0 to 40 % of the clients (45 % at paper scale), with all clients
 there and with few of them there each round. `kinds`: 20 % of the clients with one attack after another. Where few turn
-up, a minority of the clients is a majority of those who reply in some rounds, and no aggregation of a single round can
+up, a minority of the clients sends the majority of the replies in some rounds, and no aggregation of a single round can
 tell.
 
 The claims below were written before the first run. A run's accuracy is its mean over the last fifth of its rounds; a
@@ -100,17 +100,10 @@ SIZES = {
     "smoke": AttacksSize(replace(DIGITS, clients=10), models.Logistic(), 5, (0.0, 0.4), (1.0, 0.3), seeds=2),
     "small": AttacksSize(DIGITS, models.Logistic(), 30, (0.0, 0.1, 0.2, 0.3, 0.4), (1.0, 0.2), seeds=4),
     "paper": AttacksSize(
-        MNIST(clients=100, test_share=0.0),
-        models.MLP(200),
-        60,
-        (0.0, 0.1, 0.2, 0.3, 0.4, 0.45),
-        (1.0, 0.5, 0.1),
-        3,
-        epochs=1,
-        batch=20,
-        on_gpu=True,
+        MNIST(clients=100, test_share=0.0), models.MLP(200), 60, (0.0, 0.1, 0.2, 0.3, 0.4, 0.45), (1.0, 0.5, 0.1), 3,
+        epochs=1, batch=20, on_gpu=True,
     ),
-}
+}  # fmt: skip
 
 
 def experiment(size: AttacksSize, method: str, turnout: float = 1.0, **world: Any) -> Experiment:

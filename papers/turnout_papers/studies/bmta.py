@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnout.experiment import Experiment
 from turnout.world.participation import Always
 from turnout_papers.studies.claims import Claim
 from turnout_papers.studies.drawing import picture, round_charts
@@ -41,15 +40,14 @@ def variant(setting: EFLSetting, method: str) -> str:
     return f"{setting.data} {method}"
 
 
-def experiment(setting: EFLSetting, method: str, size: BmtaSize) -> Experiment:
-    made = methods(setting)[method]
-    return setting.experiment(FULL, size.epochs, size.rounds, participation=Always(), personal=True, **made)
-
-
 def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     variants = {
-        variant(setting, method): experiment(setting, method, size) for setting in size.settings for method in METHODS
+        variant(setting, method): setting.experiment(
+            FULL, size.epochs, size.rounds, Always(), personal=True, **methods(setting)[method]
+        )
+        for setting in size.settings
+        for method in METHODS
     }
     notes = [
         f"E = {size.epochs}, {size.rounds} rounds; two classes a client (CIFAR-10: four), speakers as they are",

@@ -55,10 +55,6 @@ class DeadlineSize:
     clients: int
     seeds: int
 
-    @property
-    def loads(self) -> tuple[str, ...]:
-        return tuple(self.deadlines)
-
 
 SIZES = {
     "smoke": DeadlineSize({"20 k": 3}, (TIERS,), 10, seeds=2),
@@ -72,7 +68,7 @@ def variant(fleet: str, load: str, method: str) -> str:
 
 
 def cases(scale: str) -> list[tuple[str, str]]:
-    return [(fleet, load) for load in SIZES[scale].loads for fleet in SIZES[scale].fleets]
+    return [(fleet, load) for load in SIZES[scale].deadlines for fleet in SIZES[scale].fleets]
 
 
 def plan(scale: str) -> StudyPlan:

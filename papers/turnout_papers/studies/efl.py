@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import turnout.models as models
@@ -112,19 +113,15 @@ class EFLSetting:
         )
 
 
-def _shakespeare(**dealt: Any) -> Characters:
-    """Speakers with 2,000 characters or more."""
-    owner = ("play", "speaker")
-    return Characters("shakespeare/by_role.csv", owner_column=owner, length=80, min_characters=2000, **dealt)
-
-
-def _sentiment(**dealt: Any) -> Sentences:
-    """The same number of tweets for every client; sizes drawn from the Dirichlet leave some with hardly any."""
-    return Sentences("sentiment140/tweets.csv", length=25, vocabulary=10_000, sizes=Equal(500), **dealt)
-
-
 _PICTURES: Mapping[str, Any] = {"digits": Digits, "MNIST": MNIST, "EMNIST": EMNIST, "CIFAR-10": CIFAR10}
-_TEXTS: Mapping[str, Any] = {"Shakespeare": _shakespeare, "Sentiment140": _sentiment}
+_TEXTS: Mapping[str, Any] = {
+    "Shakespeare": partial(  # speakers with 2,000 characters or more
+        Characters, "shakespeare/by_role.csv", owner_column=("play", "speaker"), length=80, min_characters=2000
+    ),
+    "Sentiment140": partial(  # equally many tweets each: sizes drawn from the Dirichlet leave some with hardly any
+        Sentences, "sentiment140/tweets.csv", length=25, vocabulary=10_000, sizes=Equal(500)
+    ),
+}
 
 SMALL = EFLSetting("digits", 20, models.CNN(channels=(8, 16), kernel=3, padding=1))
 SYNTHETIC = EFLSetting("SYNTHETIC", 50, models.Logistic(), batch_size=20, strength=0.01)

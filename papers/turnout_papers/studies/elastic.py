@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnout.experiment import Experiment
-from turnout_papers.studies.claims import Claim, best_elsewhere, either
+from turnout_papers.studies.claims import Claim, either
 from turnout_papers.studies.drawing import picture, round_charts
 from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, efl, spread
-from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan, last_fifth, row
+from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan, choose, last_fifth, row
 
 TUNING_SEEDS = 100  # the first of the seeds that λ is chosen on
 CHOSEN = "best"
@@ -95,8 +95,7 @@ def _skew(setting: EFLSetting) -> str:
 def chosen(scale: str, setting: EFLSetting, epochs: int, curves: Curves) -> float | None:
     """The λ of highest final accuracy on the tuning seeds, of those that ran; None if none did."""
     own = {variant(setting, epochs, strength): strength for strength in SIZES[scale].strengths}
-    score = {name: curves.each(name, last_fifth) for name in own if curves.has(name)}
-    return own[best_elsewhere(score, range(SIZES[scale].seeds))] if score else None
+    return choose(curves, own, last_fifth, SIZES[scale].seeds)
 
 
 def judged(scale: str, curves: Curves) -> Sequence[Part]:

@@ -60,7 +60,7 @@ def look(run: Run) -> Look:
     """The records' columns, and the similarity matrix in the checkpoint."""
     with run.records() as records:
         columns = {name: records.curve(name)[1] for name in ("substitution_error", "own_cluster")}
-    columns["substitution_error"] = columns["substitution_error"][1:]  # nobody is missing in the first round
+    columns["substitution_error"] = columns["substitution_error"][1:]  # no client is missing in the first round
     checkpoint = run.folder / NAME
     if not checkpoint.is_file():
         raise UserError(

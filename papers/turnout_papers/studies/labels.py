@@ -138,7 +138,7 @@ def rows(scale: str, curves: Curves) -> list[ResultRow]:
             found += _increase_rows(curves, f"{name}, {user}", name, user, TABLE_3_LABELS[user])
         last = curves.row(f"{name}, all four labels", "global, last round", name, lambda c: 100 * float(c.value_T[-1]))
         found.append(last)
-    for user in USERS:  # what a user's own earlier rounds gain, without anybody else's
+    for user in USERS:  # what a user's own earlier rounds gain, without the other users
         found += _increase_rows(curves, alone(user), alone(user), user)
     for user in DIPS:
         known = curves.has("average", dipped(user))

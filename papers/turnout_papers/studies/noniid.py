@@ -41,17 +41,13 @@ class NonIIDSize:
         """From IID to the fewest classes."""
         return self.setting.splits(self.between)
 
-    @property
-    def name(self) -> str:
-        return self.setting.name
-
     def variant(self, split: str, method: str) -> str:
         """What a run is called.
 
         >>> SIZES["small"][0].variant("m=4", "EFL")
         'digits m=4 EFL'
         """
-        return f"{self.name} {split} {method}"
+        return f"{self.setting.name} {split} {method}"
 
     def experiment(self, split: str, method: str) -> Experiment:
         own = method == "APFL"  # whose clients have models of their own
@@ -74,10 +70,10 @@ def plan(scale: str) -> StudyPlan:
     parts = []
     for size in SIZES[scale]:
         made = {size.variant(s, m): size.experiment(s, m) for s in size.splits for m in size.methods}
-        parts.append(Part("figure1" if scale != "paper" else size.name, made, size.seeds))
+        parts.append(Part("figure1" if scale != "paper" else size.setting.name, made, size.seeds))
     sizes = SIZES[scale]
     notes = [
-        *(f"{size.name}: E = {size.work}, {size.rounds} rounds" for size in sizes),
+        *(f"{size.setting.name}: E = {size.work}, {size.rounds} rounds" for size in sizes),
         *methods_notes([size.setting for size in sizes]),
         "accuracy: the shared model's; APFL's is FedAvg's by construction, its clients' own models are in a column of "
         "their own",
@@ -102,7 +98,7 @@ def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
     for size in SIZES[scale]:
         for method in size.methods:
-            label = f"{size.name} {method}"
+            label = f"{size.setting.name} {method}"
             there = curves.those_run({split: size.variant(split, method) for split in size.splits})
             found += [curves.row(label, split, name, last_fifth) for split, name in there.items()]
             if curves.has(*lost(size, method)):
@@ -118,7 +114,7 @@ def rows(scale: str, curves: Curves) -> list[ResultRow]:
 def claims(scale: str, curves: Curves) -> list[Claim]:
     return [
         curves.better(
-            f"{size.name}: from IID to {size.splits[-1]} EFL loses less accuracy than {method}",
+            f"{size.setting.name}: from IID to {size.splits[-1]} EFL loses less accuracy than {method}",
             lost(size, method),
             lost(size, "EFL"),
             last_fifth,
@@ -132,7 +128,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
     """Figure 1: accuracy over the rounds, IID at the left."""
     names = {
-        f"{size.name} {split}: accuracy": {m: size.variant(split, m) for m in size.methods if m != "APFL"}
+        f"{size.setting.name} {split}: accuracy": {m: size.variant(split, m) for m in size.methods if m != "APFL"}
         for size in SIZES[scale]
         for split in size.splits
     }

@@ -30,8 +30,9 @@ from turnout.running.state import RECORDS, state_of
 from turnout.view import HOOKS
 from turnout_papers import studies as package
 from turnout_papers.studies.claims import NOT_RUN, REFUTED, Claim
-from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan, check_scale
+from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan
 
+SCALES = ("smoke", "small", "paper")
 ORDER = ("Flexible participation", "EFL", "Labels and models", "FDMS", "MTFL")  # how `reproduces` begins, by paper
 
 
@@ -114,7 +115,8 @@ class Findings:
 
 def planned(study: Study, scale: str, seeds: int | None = None) -> StudyPlan:
     """The study's plan at a scale, with another number of seeds where asked."""
-    check_scale(scale)
+    if scale not in SCALES:
+        raise UserError(f"there is no scale {scale!r}: {nearest(scale, SCALES)}")
     if seeds is not None and seeds < 1:
         raise UserError(f"--seeds {seeds}: a study needs at least 1 seed (2 to decide anything)")
     plan = study.plan(scale)
@@ -149,7 +151,7 @@ def run_study(
     names = _names(plan.parts)
     for pattern in only:
         if not fnmatch.filter(names, pattern):
-            raise UserError(f"--only {pattern!r} is no run of this study at this scale: {nearest(pattern, names)}")
+            raise UserError(f"--only {pattern!r} matches no run of this study at this scale: {nearest(pattern, names)}")
     refuse_full(out, resume or so_far)
     if so_far and not any(state_of(file.parent).state == "finished" for file in out.rglob("experiment.toml")):
         raise UserError(f"no run has ended in {out}: leave out --so-far to run the study")

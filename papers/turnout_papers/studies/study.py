@@ -12,22 +12,24 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.errors import UserError, nearest
+from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.running.plan import RunPlan
 from turnout.running.planned import Outcome
 from turnout.running.result import Run
 from turnout.settings import InProcess
-from turnout_papers.studies.claims import NOT_RUN, BySeed, Claim, above, difference
+from turnout_papers.studies.claims import NOT_RUN, BySeed, Claim, above, best_elsewhere, difference
 
-SCALES = ("smoke", "small", "paper")
 Look = Mapping[str, NDArray[np.float64]]  # what else a study reads from a finished run, by name
 Pair = tuple[str, str]  # of two variants, the first less the second
+Variant = str | Pair
+Option = TypeVar("Option")  # a setting that is tuned
+Number = Callable[["Curve"], float]  # of a run's curve
 
 
 class Play(Protocol):
@@ -143,7 +145,7 @@ class Curves:
         """Of some variants by label, those that were run."""
         return {label: name for label, name in variants.items() if name in self.curves}
 
-    def each(self, variant: str | Pair, number: Callable[[Curve], float]) -> dict[int, float]:
+    def each(self, variant: Variant, number: Number) -> dict[int, float]:
         """A number computed from each seed's curve; of a pair of variants the first's less the second's."""
         if isinstance(variant, tuple):
             return difference(self.each(variant[0], number), self.each(variant[1], number))
@@ -166,12 +168,7 @@ class Curves:
         return [Claim(claim, False, self.why_missing(*variants)) for claim in claims]
 
     def row(
-        self,
-        case: str,
-        metric: str,
-        variant: str | Pair,
-        number: Callable[[Curve], float],
-        published: float | str | None = None,
+        self, case: str, metric: str, variant: Variant, number: Number, published: float | str | None = None
     ) -> ResultRow:
         """A row of a number of each seed's curve; marked as not run where a variant is missing."""
         names = (variant,) if isinstance(variant, str) else variant
@@ -180,9 +177,9 @@ class Curves:
     def better(
         self,
         claim: str,
-        ours: str | Pair,
-        theirs: str | Pair,
-        number: Callable[[Curve], float],
+        ours: Variant,
+        theirs: Variant,
+        number: Number,
         unit: str = "points",
         margin: float = 0.0,
     ) -> Claim:
@@ -194,6 +191,12 @@ class Curves:
         if missing := self.undecided([claim], *names):
             return missing[0]
         return above(claim, difference(self.each(ours, number), self.each(theirs, number)), margin, unit)
+
+
+def choose(curves: Curves, options: Mapping[str, Option], score: Number, seeds: int) -> Option | None:
+    """The option with the best score on other seeds than the first, which judge it; None if no variant was run."""
+    scores = {name: curves.each(name, score) for name in options if curves.has(name)}
+    return options[best_elsewhere(scores, range(seeds))] if scores else None
 
 
 @dataclass(frozen=True)
@@ -265,8 +268,3 @@ class Study:
 def in_tf32(experiments: Mapping[str, Experiment]) -> dict[str, Experiment]:
     """With products rounded to TF32 where a GPU does that, as torch's convolutions are by default."""
     return {name: e.but(runtime=InProcess(precision="tf32")) for name, e in experiments.items()}
-
-
-def check_scale(scale: str) -> None:
-    if scale not in SCALES:
-        raise UserError(f"there is no scale {scale!r}: {nearest(scale, SCALES)}")

@@ -27,10 +27,10 @@ from turnout.running.result import Run
 from turnout.settings import InProcess
 from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, sgd
-from turnout_papers.studies.claims import BySeed, Claim, best_elsewhere, better, same
+from turnout_papers.studies.claims import BySeed, Claim, better, same
 from turnout_papers.studies.drawing import Series, picture
 from turnout_papers.studies.published import TABLE_2_TESTBED
-from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan, row
+from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan, choose, row
 
 FEDAVG, MTFL, ALONE = METHODS = ("FedAvg", "MTFL", "Independent")
 PHASES = ("download", "training", "upload", "server")
@@ -101,23 +101,22 @@ def tuned(rate: float) -> str:
     return f"{FEDAVG} lr={rate:g}"
 
 
-def chosen(scale: str, curves: Curves) -> float:
+def chosen(scale: str, curves: Curves) -> float | None:
     """The rate of fewest rounds to the target on the tuning seeds; of equal ones the highest accuracy."""
 
     def score(curve: Curve) -> float:
         there = curve.round_T[curve.value_T >= TARGET]
         return -float(there[0] if len(there) else SIZES[scale].rounds) + 0.5 * float(curve.value_T[-1])
 
-    found = {tuned(rate): curves.each(tuned(rate), score) for rate in SIZES[scale].rates}
-    best = best_elsewhere(found, range(SIZES[scale].seeds))
-    return next(rate for rate in SIZES[scale].rates if tuned(rate) == best)
+    return choose(curves, {tuned(rate): rate for rate in SIZES[scale].rates}, score, SIZES[scale].seeds)
 
 
 def deployed(scale: str, curves: Curves) -> list[Part]:
     size = SIZES[scale]
-    if not curves.has(*(tuned(rate) for rate in size.rates)):
+    rate = chosen(scale, curves)
+    if rate is None or not curves.has(*(tuned(one) for one in size.rates)):
         return []
-    made = experiments(scale, chosen(scale, curves))
+    made = experiments(scale, rate)
     variants = {name: on_devices(experiment, size.devices) for name, experiment in made.items()}
     return [Part("devices", variants, size.seeds, play=size.bed.play)]
 
@@ -165,10 +164,6 @@ def rounds_to(seen: Look) -> float:
     return float(there[0] + 1) if len(there) else float(len(seen["accuracy"]))
 
 
-def seconds_to(seen: Look) -> float:
-    return rounds_to(seen) * a_round(seen)
-
-
 def _end(name: str) -> Callable[[Look], float]:
     """The last of some accuracies, in points."""
     return lambda seen: 100 * float(seen[name][-1])
@@ -188,7 +183,7 @@ def rows(scale: str, curves: Curves) -> list[ResultRow]:
             found.append(row(method, f"{phase}, %", part, published.get(phase)))
         found.append(row(method, "MB a round", curves.seen(method, lambda one: float(one["bytes"].mean()) / 1e6)))
         found.append(row(method, "rounds to target", curves.seen(method, rounds_to)))
-        found.append(row(method, "s to target", curves.seen(method, seconds_to)))
+        found.append(row(method, "s to target", curves.seen(method, lambda one: rounds_to(one) * a_round(one))))
         found.append(row(method, "last accuracy, %", curves.seen(method, _end("accuracy"))))
     shaped = [
         bool(one["shaped"][0]) for by_seed in curves.looks.values() for one in by_seed.values() if "shaped" in one
@@ -212,7 +207,8 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
     def of(number: Callable[[Look], float]) -> list[BySeed]:
         return [curves.seen(method, number) for method in METHODS]
 
-    each, rounds, seconds = of(a_round), of(rounds_to), of(seconds_to)
+    each, rounds = of(a_round), of(rounds_to)
+    seconds = of(lambda seen: rounds_to(seen) * a_round(seen))
     ends = {"devices": curves.seen(MTFL, _end("last")), "replay": curves.seen(MTFL, _end("accuracy"))}
     return [
         better(words[0], each[1], each[0], "s"),

@@ -54,16 +54,6 @@ class HarshCase:
     def variant(self, name: str) -> str:
         return f"{self.data}: {name}"
 
-    @property
-    def allowed(self) -> float:
-        """Bytes of the whole run within the budget."""
-        return self.budget * self.clients * self.rounds
-
-    @property
-    def joins(self) -> int:
-        """The round in which the first newcomer joins."""
-        return self.rounds // 3
-
 
 RECIPES = {"Digits": recipes.together, "MNIST": recipes.mnist_together, "CIFAR-10": recipes.cifar_together}
 SIZES = {
@@ -100,7 +90,8 @@ def rows(scale: str, curves: Curves) -> list[ResultRow]:
             runs = [(seed, curves.curves[name][seed], spent_T) for seed, spent_T in spent(curves, name).items()]
             ends = {seed: reached(curve, spent_T, case.target) for seed, curve, spent_T in runs}
             there = {seed: end for seed, end in ends.items() if math.isfinite(end[0])}
-            affordable = {seed: 100 * within(curve, spent_T, case.allowed) for seed, curve, spent_T in runs}
+            allowed = case.budget * case.clients * case.rounds
+            affordable = {seed: 100 * within(curve, spent_T, allowed) for seed, curve, spent_T in runs}
             found += [
                 curves.row(name, "accuracy", name, last_fifth),
                 curves.of(PERSONAL).row(name, "personal accuracy", name, last_fifth),
@@ -122,11 +113,11 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
 
 def _pieces(case: HarshCase, curves: Curves) -> list[Claim]:
     """Each piece against the same run without it."""
-    soon, personal = max(1, case.rounds // 6), curves.of(PERSONAL)
+    joins, soon, personal = case.rounds // 3, max(1, case.rounds // 6), curves.of(PERSONAL)
 
     def newcomers(curve: Curve) -> float:
         """In points: the mean over the rounds after the first newcomer has joined."""
-        return 100 * curve.mean(after=case.joins - 1, upto=case.joins + soon - 1)
+        return 100 * curve.mean(after=joins - 1, upto=joins + soon - 1)
 
     compared: list[tuple[str, str, Callable[[Curve], float], Curves]] = [
         ("C", "accuracy", last_fifth, curves),
