@@ -144,7 +144,7 @@ def test_what_is_in_the_folder_is_said(tmp_path):
     with pytest.raises(to.UserError, match=r"another experiment \(algorithm.local.epochs differs\)") as caught:
         to.run(small(**{"algorithm.local.epochs": 1}), folder, quiet=True)
     assert "resume" not in str(caught.value)
-    with pytest.raises(to.UserError, match=r"this experiment, with 3 of 5 rounds.*resume=True goes on"):
+    with pytest.raises(to.UserError, match=r"with 3 of 5 rounds.*resume=True"):
         to.run(small(rounds=5), folder, quiet=True)
     assert to.run(small(rounds=5), folder, quiet=True, resume=True).rounds() == 5
     run_many("two", {"a": small(), "b": small(rounds=1)}, [0], tmp_path / "several", quiet=True, jobs=1)

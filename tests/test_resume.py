@@ -174,7 +174,7 @@ def test_a_lengthened_run_goes_on_from_its_folder_alone(tmp_path: Path, capsys: 
     capsys.readouterr()
     assert main(["run", str(file), "--out", str(out), "--resume"]) == 0  # of 2 rounds, which it has had long ago
     err = capsys.readouterr().err
-    assert "going on" not in err
+    assert "resumed after" not in err
     assert "has all of its 4 rounds already" in err
 
 

@@ -63,8 +63,8 @@ def check_json(json_to: str | None) -> None:
         check_destination("--json", json_to)
 
 
-def write_json(data: Any, json_to: str) -> None:
-    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+def write_json(data: Any, json_to: str, allow_nan: bool = False) -> None:
+    text = json.dumps(data, indent=2, allow_nan=allow_nan) + "\n"
     sys.stdout.write(text) if json_to == "-" else Path(json_to).write_text(text, encoding="utf-8")
 
 

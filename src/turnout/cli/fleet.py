@@ -194,7 +194,7 @@ def advise(
     for words in found.warnings:
         say(f"warning: {words}", "yellow")
     if json_to is not None:
-        write_json(found.data(), json_to)
+        write_json(found.data(), json_to, allow_nan=True)
     if json_to == "-":
         return
     console().print(found.table())

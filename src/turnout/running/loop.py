@@ -76,6 +76,7 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
             first, state, client_files = 0, track.begin(), list[str]()
         else:
             first, state, client_files = found.round + 1, track.unpack(found.state), found.client_files
+        if first:
             _refuse_gap(records, first, folder)
             records.check()
         records.cut(first - 1 if first else -2)

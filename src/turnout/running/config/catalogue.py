@@ -167,6 +167,9 @@ def elsewhere(kind: str) -> Iterator[str]:
                 settings = "".join(f", {setting} = ..." for setting in required(maker) if isinstance(maker, type))
                 written = f'{{ kind = "{name}"{settings} }}' if settings else f'"{name}"'
                 yield f"it is a kind of {ROLE_NAMES[role]}, {place} = {written}"
+        for name in SATELLITES.get(role, {}):
+            if plain(name) == plain(kind):
+                yield f'it is a kind of {ROLE_NAMES[role]}, {place} = "{name}"'
 
 
 @functools.cache

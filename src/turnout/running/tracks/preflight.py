@@ -29,8 +29,10 @@ HOW = "for numbers to predict, set regression = true and task = Regression()"
 def preflight(experiment: Experiment, algorithm: Algorithm, federation: Federation, drop_single: bool) -> list[str]:
     """Sentences about the data and the turnout; nothing is generated for it."""
     found, first = list[str](), torch.zeros(1, dtype=torch.int64)
-    central: Any = None if len(federation.test(first, 0).row_R) else federation.central_test() or (None, [])
-    if central is not None and not len(central[1]):
+    tested = len(federation.test(first, 0).row_R) > 0
+    if not tested and (central := federation.central_test()) is not None:
+        tested = len(central[1]) > 0
+    if not tested:
         found.append("there are no test samples, so nothing is measured: raise test_share, or give a test set")
     found += _unguarded(algorithm, drop_single)
     if not isinstance(federation, Pooled):

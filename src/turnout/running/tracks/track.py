@@ -43,22 +43,18 @@ class Track(Protocol):
     @property
     def fingerprint(self) -> str:
         """A hash of data, settings and initial values: a checkpoint of another experiment is refused."""
-        ...
 
     @property
     def first(self) -> FirstValues:
         """The model before the first round."""
-        ...
 
     @property
     def clients(self) -> int:
         """The size of the population."""
-        ...
 
     @property
     def names(self) -> tuple[str, ...] | None:
         """The clients' names, if the data has them."""
-        ...
 
     @property
     def device(self) -> torch.device: ...
@@ -66,20 +62,16 @@ class Track(Protocol):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences about settings that run but are probably not intended."""
-        ...
 
     def headline(self) -> str:
         """The size of the federation: "50 clients, 610 shared parameters"."""
-        ...
 
     @property
     def data_note(self) -> str:
         """How files became samples, and how a log's clients match the data's; may be empty."""
-        ...
 
     def begin(self) -> Any:
         """The state before the first round."""
-        ...
 
     def round(self, state: Any, t: int) -> tuple[Any, RoundRecord]: ...
 
@@ -87,7 +79,6 @@ class Track(Protocol):
 
     def module(self, state: Any, client: int | None) -> nn.Module:
         """The trained model, or one client's own, as an ordinary module."""
-        ...
 
     def pack(self, state: Any) -> State: ...
 
@@ -95,31 +86,24 @@ class Track(Protocol):
 
     def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
         """Write the clients' state; returns the files that hold it now."""
-        ...
 
     def load_clients(self, run: str, folder: Path, files: list[str]) -> None:
         """Begin a run (no files), or restore the clients' state from these files."""
-        ...
 
     def durable(self, t: int) -> None:
         """Called once the checkpoint of round t is on disk."""
-        ...
 
     def close(self) -> None:
         """Called when the run has ended, in any way."""
-        ...
 
     def data(self) -> Description:
         """The description of the data in a run folder, so that the model can be used without the data."""
-        ...
 
     def about(self) -> dict[str, Any]:
         """What a result may depend on besides the experiment: device, engine, chunk, threads."""
-        ...
 
     def memory(self) -> dict[str, int]:
         """An estimate of the bytes the run needs: the largest pieces by name."""
-        ...
 
 
 class TrackModule(Protocol):
