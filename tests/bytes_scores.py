@@ -47,7 +47,7 @@ class BytesScores(SimulatedScores):
 
     simulation = None
 
-    def __init__(self, setup: ScoreSetup, processes: Sequence[Process], compute: to.InProcess):
+    def __init__(self, setup: ScoreSetup, processes: Sequence[Process], compute: to.runtime.InProcess):
         super().__init__(setup)
         self.processes, self.full_work = processes, setup.algorithm.local.full_work
         text = to_toml(setup.experiment.but(runtime=compute))

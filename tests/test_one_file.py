@@ -34,14 +34,14 @@ from turnout_papers.studies.bias import STUDY as BIAS
 STUDY = replace(BIAS, name="brand-new")
 """
 PLACES = {  # a file to add, and where its class is public
-    "world/events/poisson_joins.py": "to.BrandNewEvent",
+    "world/events/poisson_joins.py": "to.events.BrandNewEvent",
     "data/partition/quantity_skew.py": "to.partition.BrandNewPartition",
     "data/brand_new.py": "to.data.BrandNewData",
     "models/brand_new.py": "to.models.BrandNewModel",
-    "task/brand_new.py": "to.BrandNewTask",
-    "parts/terms/brand_new.py": "to.BrandNewTerm",
-    "parts/compression/brand_new.py": "to.BrandNewCompression",
-    "parts/substitution/brand_new.py": "to.BrandNewSubstitution",
+    "task/brand_new.py": "to.tasks.BrandNewTask",
+    "parts/terms/brand_new.py": "to.terms.BrandNewTerm",
+    "parts/compression/brand_new.py": "to.compression.BrandNewCompression",
+    "parts/substitution/brand_new.py": "to.substitution.BrandNewSubstitution",
 }
 LOOK = """
 import turnout as to
@@ -85,7 +85,7 @@ def test_a_new_method_recipe_or_study_is_one_file(copied: Path):
 
 def test_two_classes_of_one_name_are_an_error(copied: Path):
     (copied / "turnout" / "parts" / "terms" / "second.py").write_text(
-        PART.format(name="BrandNewTask").replace("brand-new", "second")
+        PART.format(name="BrandNewTerm").replace("brand-new", "second")
     )
-    done = python("import turnout as to; print(to.BrandNewTerm)", copied)
-    assert "BrandNewTask: rename one" in done.stderr
+    done = python("import turnout as to; print(to.terms.BrandNewTerm)", copied)
+    assert "BrandNewTerm: rename one" in done.stderr

@@ -64,7 +64,7 @@ def a_reply():
 
 def made_reply():
     """One client's reply as a device would send it, and what it is held against."""
-    track = prepare(shrunk(cook("compression")["ternary"]).but(runtime=to.InProcess(device="cpu", threads=1)))
+    track = prepare(shrunk(cook("compression")["ternary"]).but(runtime=to.runtime.InProcess(device="cpu", threads=1)))
     server, runtime = track.begin(), track.runtime
     download = download_for(torch.arange(3), server, 0, 0.1, track.algorithm, runtime.layout.shared_slots)
     asked = runtime.full_work(torch.tensor([1]), 0)

@@ -1,13 +1,16 @@
-"""Suggestions for what is mistyped in Python, of which files and the command line have their own (config/misplaced.py).
+"""Suggestions for misspelt names in Python; files and the command line have their own (config/catalogue.py).
 
-`public.py` asks for them once, for all public names: an unknown name of a namespace and an unknown argument of a class
-then say what was meant.
+`public.py` installs them for all public names: an unknown name of a namespace and an unknown argument of a class then
+raise an error with near names.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 import inspect
+import sys
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -16,17 +19,26 @@ from turnout.errors import UnknownSetting, near, unknown_setting
 
 
 def suggesting(module: str, name: str, known: Iterable[str]) -> AttributeError:
-    """What is raised for a name that a module has not."""
+    """The error for a name that a module does not have."""
     close = near(name, (other for other in known if not other.startswith("_")))
     hint = f": did you mean {' or '.join(map(repr, close))}?" if close else ""
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name)
 
 
-def suggest_names(module: ModuleType) -> None:
-    """Let a module suggest near names for one that it has not."""
+def suggest_names(module: ModuleType, called: str) -> None:
+    """Let a module, a public namespace `called` so, suggest near names for one that it does not have.
+
+    A package of the same name as the namespace (`turnout.server`) is found through it.
+    """
 
     def missing(name: str) -> Any:
-        raise suggesting(module.__name__, name, vars(module))
+        package = sys.modules.get(called)
+        if package not in (None, module) and not name.startswith("__"):
+            if name in vars(package):
+                return vars(package)[name]
+            if importlib.util.find_spec(f"{called}.{name}") is not None:
+                return importlib.import_module(f"{called}.{name}")
+        raise suggesting(called, name, vars(module))
 
     vars(module).setdefault("__getattr__", missing)
 

@@ -92,7 +92,7 @@ def checked(experiment: Experiment) -> Scores:
     """The algorithm; what the score track cannot do is a mistake, not ignored."""
     factory_of(experiment.runtime)
     if not isinstance(experiment.algorithm, Scores):
-        raise UserError(f"algorithm is {experiment.algorithm!r}: give turnout.Scores")
+        raise UserError(f"algorithm is {experiment.algorithm!r}: give scores.Scores()")
     if type(experiment.task) is not Classification:
         raise UserError(f"scores are of labels, so the task is Classification(), not {experiment.task!r}")
     if experiment.start is not None:
@@ -111,5 +111,5 @@ def factory_of(settings: RuntimeSpec) -> ScoreFactory:
     """What makes the runtime that settings name: from the table, or `open_scores(setup)` of settings of one's own."""
     factory: ScoreFactory | None = RUNTIMES.get(type(settings), getattr(settings, "open_scores", None))
     if factory is None:
-        raise UserError(f"runtime {settings!r} is not known to the score track: use turnout.InProcess()")
+        raise UserError(f"runtime {settings!r} is not known to the score track: use runtime.InProcess()")
     return factory
