@@ -28,7 +28,7 @@ def track(name: str, chunk: int | None) -> Weights:
         world=to.World(held_by_clients(case, *make_tensors(case))),
         model=build_model(case),
         algorithm=to.Algorithm(local, selection=NextInLine(case)),
-        runtime=to.InProcess(device="cpu", chunk=chunk),
+        runtime=to.runtime.InProcess(device="cpu", chunk=chunk),
     )
     return prepare(experiment)
 

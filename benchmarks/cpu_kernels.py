@@ -81,7 +81,7 @@ def ready(case: Case) -> tuple[to.Experiment, Any]:
         world=to.World(held_by_clients(case, *make_tensors(case))),
         model=build_model(case),
         algorithm=to.Algorithm(local, selection=NextInLine(case)),
-        runtime=to.InProcess(device="cpu"),
+        runtime=to.runtime.InProcess(device="cpu"),
     )
     return experiment, prepare(experiment)
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.torch import load_file
+from turnout.deploy.flower.settings import Flower
 
 import turnout as to
 from turnout.deploy.app import PROJECT
@@ -39,10 +40,10 @@ def experiment(devices: int, rounds: int, seconds: float, close_at: float) -> to
     return to.Experiment(
         world=to.World(to.data.Digits(clients=devices)),
         model=to.models.MLP(32),
-        algorithm=to.Algorithm(local, terms=[to.Scaffold()]),
+        algorithm=to.Algorithm(local, terms=[to.terms.Scaffold()]),
         rounds=rounds,
         evaluate=to.Evaluate(every=10),
-        runtime=to.Flower(
+        runtime=Flower(
             clients=devices, start_with=int(0.9 * devices), least=devices // 2, server_data=True, close_at=close_at,
             round_seconds=seconds, request_seconds=seconds / 2,
         ),

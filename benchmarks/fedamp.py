@@ -17,7 +17,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print("clients known | parameters | GB kept | s a round")
     for known, width in ((1_000, 10_000), (10_000, 10_000), (1_000, 100_000)):
-        mixing, shared_P = to.FedAMP(), torch.zeros(width)
+        mixing, shared_P = to.mixing.FedAMP(), torch.zeros(width)
         everybody = torch.arange(known)
         state = mixing.begin(known, width)
         for client_R in everybody.split(1_000):

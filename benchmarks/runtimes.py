@@ -47,7 +47,7 @@ def experiment(model: str, cohort: int, kept: bool) -> to.Experiment:
         model=MODELS[model],
         algorithm=to.Algorithm(
             to.Local(to.SGD(lr=0.01), steps=10, batch_size=20),
-            terms=[to.Scaffold()] if kept else [],
+            terms=[to.terms.Scaffold()] if kept else [],
             selection=to.selection.Count(cohort),
         ),
         evaluate=to.Evaluate(every=1_000_000),
@@ -74,18 +74,18 @@ def timed(given: to.Experiment, runtime: RuntimeSpec, rounds: int) -> Timed:
 
 
 def settings(name: str, workers: int, device: str) -> RuntimeSpec:
-    each = to.InProcess(device=device, threads=1)
+    each = to.runtime.InProcess(device=device, threads=1)
     if name == "in-process":
         return each
     if name == "threads":
-        return to.InProcess(device=device, threads=workers)
-    return to.Processes(workers, each) if name == "processes" else to.Ray(workers=workers, compute=each)
+        return to.runtime.InProcess(device=device, threads=workers)
+    return to.runtime.Processes(workers, each) if name == "processes" else to.runtime.Ray(workers=workers, compute=each)
 
 
 def row(model: str, cohort: int, kept: bool, runtimes: Sequence[str], workers: int, rounds: int, device: str) -> str:
     given = experiment(model, cohort, kept)
     one = timed(given, settings("in-process", 1, device), rounds)
-    parameters = prepare(given.but(runtime=to.InProcess(device="cpu", threads=1))).model.layout.shared
+    parameters = prepare(given.but(runtime=to.runtime.InProcess(device="cpu", threads=1))).model.layout.shared
     cells = [f"{model}{' + SCAFFOLD' if kept else ''}", f"{parameters:,}", str(cohort), f"{1000 * one.work:.1f}"]
     for name in runtimes:
         found = timed(given, settings(name, workers, device), rounds)

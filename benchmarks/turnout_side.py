@@ -45,8 +45,8 @@ def turnout_rounds(options: Options, rounds: int) -> tuple[list[float], State]:
         world=to.World(data),
         model=build_model(case, dropout=not options.check),
         algorithm=to.Algorithm(local, selection=NextInLine(case)),
-        task=to.NextCharacter() if case.everywhere else to.Classification(),
-        runtime=to.InProcess(device=options.device, precision=precision(options), engine=options.engine),
+        task=to.tasks.NextCharacter() if case.everywhere else to.tasks.Classification(),
+        runtime=to.runtime.InProcess(device=options.device, precision=precision(options), engine=options.engine),
     )
     prepared = prepare(experiment)
     print(prepared.runtime.describe(), flush=True)

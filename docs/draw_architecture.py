@@ -52,9 +52,13 @@ def way() -> list[tuple[str, str]]:
     """(room, function) in the order in which a round of all parts enters them."""
     experiment = to.Experiment(
         world=to.World(to.data.Digits(clients=6), to.participation.Dropout(0.3)),
-        algorithm=to.Algorithm(terms=[to.Elastic()], compression=to.SparseTernary(0.1), substitution=to.Friends()),
+        algorithm=to.Algorithm(
+            terms=[to.terms.Elastic()],
+            compression=to.compression.SparseTernary(0.1),
+            substitution=to.substitution.Friends(),
+        ),
         rounds=3,
-        runtime=to.InProcess(device="cpu", threads=1),
+        runtime=to.runtime.InProcess(device="cpu", threads=1),
     )
     track = prepare(experiment)
     server, _ = track.round(track.begin(), 0)

@@ -164,7 +164,7 @@ def traced(algorithm: Any = None, events: Any = ()) -> Trace:
     torch.set_num_threads(1)
     data = to.data.Synthetic(clients=10)
     experiment = to.Experiment(to.World(data, events=events), algorithm=algorithm or to.Algorithm(), rounds=3)
-    track: Any = prepare(experiment.but(runtime=to.InProcess(device="cpu", threads=1)))
+    track: Any = prepare(experiment.but(runtime=to.runtime.InProcess(device="cpu", threads=1)))
     ctx = Context(track.algorithm, track.runtime, 0)
     server = run_round(track.begin(), 0, ctx).after
     found, inside, before = Trace(set(), set(), 0, set()), str(PACKAGE), ""

@@ -43,7 +43,7 @@ class BytesOnly:
 
     kind: ClassVar[str] = "bytes-only"
     processes: tuple[Process, ...]
-    compute: to.InProcess = to.InProcess(device="cpu", threads=1)  # noqa: RUF009 (frozen)
+    compute: to.runtime.InProcess = to.runtime.InProcess(device="cpu", threads=1)  # noqa: RUF009 (frozen)
     shares_the_machine: ClassVar[bool] = False
 
     def on_threads(self, threads: int) -> BytesOnly:
@@ -95,7 +95,7 @@ def living_at(processes: Sequence[Process], client_I: Tensor) -> list[tuple[Proc
 class BytesRuntime(Simulated):
     """The server's side: it draws the turnout and knows sample counts, and has neither data nor rows of clients."""
 
-    def __init__(self, setup: Setup, processes: Sequence[Process], compute: to.InProcess):
+    def __init__(self, setup: Setup, processes: Sequence[Process], compute: to.runtime.InProcess):
         super().__init__(setup)
         self.processes, self.working = processes, list[int]()
         text = to_toml(setup.experiment.but(runtime=compute))

@@ -53,7 +53,7 @@ class ScoresByBytes(BytesOnly):
 class BytesScores(SimulatedScores):
     """The server's side: it draws the turnout and knows labels and sample counts; it has no samples and no models."""
 
-    def __init__(self, setup: ScoreSetup, processes: Sequence[Process], compute: to.InProcess):
+    def __init__(self, setup: ScoreSetup, processes: Sequence[Process], compute: to.runtime.InProcess):
         super().__init__(setup)
         self.processes = processes
         text = to_toml(setup.experiment.but(runtime=compute))

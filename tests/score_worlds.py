@@ -60,7 +60,7 @@ def score_world(*fractions: float, sets: tuple[tuple[str, ...], ...] = SETS, **c
     return to.Experiment(
         to.World(data, Given(*(fractions or [1.0] * len(sets))), events),
         model,
-        to.Scores(local=local, **changes),
+        to.scores.Scores(local=local, **changes),
         rounds=rounds,
         runtime=EXACT,
     )

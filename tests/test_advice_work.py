@@ -146,21 +146,21 @@ def test_a_run_that_diverged_has_the_worst_score_there_is() -> None:
     good_before = {"global_accuracy": (0.9,) * 4, "global_mse": (0.1,) * 4}
     gone = TrialOutcome((1, 2, 3, 4), good_before, (1.0,) * 4, diverged="the loss is not finite")
     well = TrialOutcome((1, 2, 3, 4), good_before, (1.0,) * 4)
-    accuracy = Judge.of(AIMS["accuracy"], to.Classification())
+    accuracy = Judge.of(AIMS["accuracy"], to.tasks.Classification())
     assert (accuracy.score(gone, "w"), accuracy.score(well, "w")) == (0.0, 0.9)
-    error = Judge.of(AIMS["accuracy"], to.Regression())
+    error = Judge.of(AIMS["accuracy"], to.tasks.Regression())
     assert not error.higher
     assert error.score(gone, "w") == -math.inf
     assert error.score(well, "w") == pytest.approx(-0.1)
 
 
-def bytes_judge(task: to.Task) -> Judge:
+def bytes_judge(task: to.tasks.Task) -> Judge:
     return Judge.of(AIMS["bytes"], task)
 
 
 def test_a_target_of_an_error_is_above_what_plain_fedavg_gets_and_is_reached_from_above() -> None:
     plain = TrialOutcome((1, 2), {"global_mse": (2.0, 0.9)}, (10.0, 20.0), 12.0, 8.0)
-    judge = bytes_judge(to.Regression()).aimed_at({"w": [plain]})
+    judge = bytes_judge(to.tasks.Regression()).aimed_at({"w": [plain]})
     assert judge.targets == pytest.approx({"w": 0.9 / 0.9})
     assert judge.whole == {"w": 20.0}
     reached = TrialOutcome((1, 2, 3), {"global_mse": (3.0, judge.targets["w"], 0.1)}, (5.0, 8.0, 9.0))
@@ -170,15 +170,15 @@ def test_a_target_of_an_error_is_above_what_plain_fedavg_gets_and_is_reached_fro
 
 def test_a_target_that_is_just_reached_is_reached() -> None:
     plain = TrialOutcome((1,), {"global_accuracy": (0.5,)}, (10.0,))
-    judge = bytes_judge(to.Classification()).aimed_at({"w": [plain]})
+    judge = bytes_judge(to.tasks.Classification()).aimed_at({"w": [plain]})
     assert judge.spent(TrialOutcome((1, 2), {"global_accuracy": (0.45, 0.6)}, (3.0, 4.0)), "w") == 3.0
 
 
 def test_differences_are_shown_in_the_unit_of_the_metric_and_small_ones_do_not_matter() -> None:
-    accuracy, error = (Judge.of(AIMS["accuracy"], task) for task in (to.Classification(), to.Regression()))
+    accuracy, error = (Judge.of(AIMS["accuracy"], task) for task in (to.tasks.Classification(), to.tasks.Regression()))
     assert (accuracy.shown(0.021), error.shown(0.25), error.shown(-0.25)) == ("+2.1", "-0.25", "+0.25")
     assert (accuracy.margin, error.margin) == (0.005, 0.0)
-    assert bytes_judge(to.Classification()).margin == pytest.approx(-math.log2(0.95), abs=0.005)  # a twentieth
+    assert bytes_judge(to.tasks.Classification()).margin == pytest.approx(-math.log2(0.95), abs=0.005)  # a twentieth
 
 
 def noisy(level: float, seeds: int, wobble: float = 0.01) -> dict[int, float]:
@@ -255,12 +255,15 @@ def test_a_trial_is_the_case_with_its_candidate_rate_and_seed(tmp_path: Path) ->
     work.first_seed = 500
     base = to.Experiment().but(**{"algorithm.local.optimizer.lr": 0.2})
     skewed = base.but(**{"world.data.clients": 7})
-    case, candidate = RaceCase("w", "", base, skewed), Candidate("c", "", {"algorithm.weighting": to.ByShare()})
+    case, candidate = (
+        RaceCase("w", "", base, skewed),
+        Candidate("c", "", {"algorithm.weighting": to.weighting.ByShare()}),
+    )
 
     def made(part: str, settings: str = SAME, seed: int = 3) -> to.Experiment:
         return work._experiment(candidate, case, Trial(part, "c", settings, "w", seed))
 
-    assert (made("race").seed, made("race").algorithm.weighting) == (503, to.ByShare())
+    assert (made("race").seed, made("race").algorithm.weighting) == (503, to.weighting.ByShare())
     rates = [made("tune", settings).algorithm.local.optimizer.lr for settings in (LOW, SAME, HIGH)]
     assert rates == pytest.approx([0.2 / 3, 0.2, 0.6], rel=1e-2)
     assert made("race").world == base.world
@@ -271,7 +274,7 @@ def test_a_trial_is_the_case_with_its_candidate_rate_and_seed(tmp_path: Path) ->
 
 def test_costs_are_means_over_runs_and_a_target_counts_where_all_reach_it() -> None:
     """Plain FedAvg ends at 0.5 in one world and 0.8 in the other: nine tenths are 0.45 and 0.72."""
-    judge = Judge.of(AIMS["accuracy"], to.Classification())
+    judge = Judge.of(AIMS["accuracy"], to.tasks.Classification())
 
     def run(values: tuple[float, ...], up: float) -> TrialOutcome:
         return TrialOutcome((10, 20, 30), {"global_accuracy": values}, (3.0, 6.0, 9.0), up, 2 * up, seconds=up)
@@ -392,16 +395,16 @@ def test_an_advice_about_bytes_says_bytes(tmp_path: Path) -> None:
     advice = found_advice(tmp_path, lambda trial: 0.5 + 0.01 * (trial.seed % 2), aim="bytes")
     assert advice.score_text(-10.0) == "1.02 kB"  # 2^10
     assert advice._gap(-1.0, -2.0, 0.0) == "2.00× (1.00× to 4.00×)"
-    accuracy = replace(advice, judge=Judge.of(AIMS["accuracy"], to.Classification()))
+    accuracy = replace(advice, judge=Judge.of(AIMS["accuracy"], to.tasks.Classification()))
     assert accuracy._gap(-0.02, -0.03, -0.01) == "-2.0 (-3.0 to -1.0)"
 
 
 def test_a_run_in_memory_counts_bytes_and_ends_with_its_last_round() -> None:
     """16 rounds are evaluated every round, 31 rounds every second, and always the last."""
     data, model = to.data.Digits(clients=4, sizes=to.data.Equal(20)), to.models.Logistic()
-    runtime = to.InProcess(device="cpu", threads=1)
+    runtime = to.runtime.InProcess(device="cpu", threads=1)
     base = to.Experiment(to.World(data, to.participation.Dropout(0.5)), model, rounds=31, runtime=runtime)
-    base = base.but(**{"algorithm.compression": to.Quantise()})  # less up than down
+    base = base.but(**{"algorithm.compression": to.compression.Quantise()})  # less up than down
     found = measure(base)
     assert found.rounds == (*range(2, 31, 2), 31)
     records, state, track = [], None, prepare(base)
@@ -478,5 +481,5 @@ def test_small_models_keep_more_and_the_last_layer_stays_home(tmp_path: Path) ->
     large = torch.nn.Sequential(torch.nn.Linear(400, 400), torch.nn.Linear(400, 2))
     for module, keep in ((small, 0.05), (large, 0.01)):
         listed = {c.name: c for c in known_candidates(AIMS["accuracy"], facts, module)}
-        assert listed["ternary"].changes == {"algorithm.compression": to.SparseTernary(keep)}
+        assert listed["ternary"].changes == {"algorithm.compression": to.compression.SparseTernary(keep)}
     assert own_layers(small) == {"last layer": to.personal.Named("2.*")}

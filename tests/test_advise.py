@@ -87,7 +87,7 @@ def test_what_is_closer_than_a_margin_is_as_good() -> None:
 
 def test_bytes_are_counted_until_the_target_is_reached() -> None:
     plain = TrialOutcome((10, 20), {"global_accuracy": (0.5, 1.0)}, (100.0, 200.0), 100.0, 100.0)
-    judge = Judge.of(AIMS["bytes"], to.Classification()).aimed_at({"w": [plain]})  # of one evaluation: the last
+    judge = Judge.of(AIMS["bytes"], to.tasks.Classification()).aimed_at({"w": [plain]})  # of one evaluation: the last
     assert judge.targets == {"w": 0.9}
     quick = TrialOutcome((10, 20), {"global_accuracy": (0.95, 0.2)}, (25.0, 50.0))
     assert judge.score(quick, "w") - judge.score(plain, "w") == 3.0  # an eighth of the bytes
@@ -111,7 +111,7 @@ def made_log(path: Path, work: Callable[[int, int], float], clients: int, rounds
 def digits(partition: to.partition.Partition, clients: int = 10, rounds: int = 20) -> to.Experiment:
     data = to.data.Digits(clients=clients, partition=partition)
     local = to.Local(to.SGD(lr=0.1), epochs=2, batch_size=10)
-    runtime = to.InProcess(device="cpu", threads=1)
+    runtime = to.runtime.InProcess(device="cpu", threads=1)
     return to.Experiment(to.World(data), to.models.MLP(16), to.Algorithm(local), rounds=rounds, runtime=runtime)
 
 
@@ -140,7 +140,7 @@ def test_clients_with_labels_of_their_own_want_personal_layers(tmp_path: Path) -
     draw = random.Random(4)
     log = made_log(tmp_path / "log.csv", lambda t, c: float(draw.random() < 0.7), clients=10)
     experiment = digits(to.partition.Classes(per_client=2), rounds=12)
-    mine = {"mine": {"algorithm.weighting": to.ByShare(), "algorithm.local.epochs": 1}}
+    mine = {"mine": {"algorithm.weighting": to.weighting.ByShare(), "algorithm.local.epochs": 1}}
     advice = to.advise(
         log, experiment, aim="personal", out=tmp_path / "out", candidates=mine, seeds=6, hinges=False, quiet=True,
         only=["FedAvg", "personal last layer", "mine"], jobs=1,

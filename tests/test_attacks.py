@@ -39,7 +39,7 @@ def sent(experiment: to.Experiment, t: int = 0) -> Tensor:
     server = prepared.begin()
     found: dict[str, Tensor] = {}
 
-    class Spy(to.WeightedSum):
+    class Spy(to.aggregation.WeightedSum):
         def combine(self, arrived, weight_R):
             found["sent"] = arrived.update_RP[arrived.client_R.argsort()].clone()
             return super().combine(arrived, weight_R)
@@ -55,22 +55,22 @@ def honest() -> Tensor:
 
 
 def test_a_sign_flip_is_the_opposite_of_what_was_learned(honest: Tensor):
-    found = sent(attacked(to.attacks.SignFlip(3.0), weighting=to.FedAvg()))
+    found = sent(attacked(to.attacks.SignFlip(3.0), weighting=to.weighting.FedAvg()))
     torch.testing.assert_close(found, honest * torch.tensor([1.0, -3.0, -3.0]).double()[:, None])
 
 
 def test_it_is_what_would_be_sent_that_is_flipped_so_work_scales_it(honest: Tensor):
-    found = sent(attacked(to.attacks.SignFlip(), weighting=to.ByWork()))
+    found = sent(attacked(to.attacks.SignFlip(), weighting=to.weighting.ByWork()))
     torch.testing.assert_close(found, honest * torch.tensor([1.0, -2.0, -1.0]).double()[:, None])
 
 
 def test_inner_product_manipulation_sends_the_opposite_of_the_honest_mean(honest: Tensor):
-    found = sent(attacked(to.attacks.InnerProduct(0.5), weighting=to.FedAvg()))
+    found = sent(attacked(to.attacks.InnerProduct(0.5), weighting=to.weighting.FedAvg()))
     torch.testing.assert_close(found, torch.stack([honest[0], -0.5 * honest[0], -0.5 * honest[0]]))
 
 
 def test_alie_is_the_attackers_mean_less_z_deviations(honest: Tensor):
-    found = sent(attacked(to.attacks.ALIE(1.5), weighting=to.FedAvg()))
+    found = sent(attacked(to.attacks.ALIE(1.5), weighting=to.weighting.FedAvg()))
     mu, sigma = honest[1:].mean(0), (honest[1] - honest[2]).abs() / 2
     torch.testing.assert_close(found, torch.stack([honest[0], mu - 1.5 * sigma, mu - 1.5 * sigma]))
 
@@ -84,15 +84,15 @@ def test_z_of_alie_is_the_papers():
 
 
 def test_noise_has_the_length_asked_for_and_is_addressed(honest: Tensor):
-    found = sent(attacked(to.attacks.Noise(4.0), weighting=to.FedAvg()))
+    found = sent(attacked(to.attacks.Noise(4.0), weighting=to.weighting.FedAvg()))
     torch.testing.assert_close(found[0], honest[0])
     ratio = found[1:].norm(dim=1) / honest[1:].norm(dim=1)
     assert bool(((ratio > 2) & (ratio < 6)).all())
-    assert torch.equal(found, sent(attacked(to.attacks.Noise(4.0), weighting=to.FedAvg())))
+    assert torch.equal(found, sent(attacked(to.attacks.Noise(4.0), weighting=to.weighting.FedAvg())))
 
 
 def test_a_free_rider_sends_nothing_and_claims_everything(honest: Tensor):
-    experiment = attacked(to.attacks.FreeRider(), weighting=to.CompleteOnly())
+    experiment = attacked(to.attacks.FreeRider(), weighting=to.weighting.CompleteOnly())
     found = sent(experiment)
     assert len(found) == 3, "client 1 did half of the work and counts as complete"
     assert torch.equal(found[1:], torch.zeros_like(found[1:]))
@@ -101,17 +101,17 @@ def test_a_free_rider_sends_nothing_and_claims_everything(honest: Tensor):
 
 def test_who_claims_little_work_is_scaled_up_under_scheme_c(honest: Tensor):
     """E = 4 epochs; a claim of a quarter makes E / s = 4 of whatever was done."""
-    found = sent(attacked(to.attacks.ClaimWork(0.25), weighting=to.ByWork()))
+    found = sent(attacked(to.attacks.ClaimWork(0.25), weighting=to.weighting.ByWork()))
     torch.testing.assert_close(found, honest * torch.tensor([1.0, 4.0, 4.0]).double()[:, None])
-    at_server = attacked(to.attacks.ClaimWork(0.25), weighting=to.ByWork(), scale_at="server")
+    at_server = attacked(to.attacks.ClaimWork(0.25), weighting=to.weighting.ByWork(), scale_at="server")
     torch.testing.assert_close(
         play(ready(at_server))[0].shared_P,
-        play(ready(attacked(to.attacks.ClaimWork(0.25), weighting=to.ByWork())))[0].shared_P,
+        play(ready(attacked(to.attacks.ClaimWork(0.25), weighting=to.weighting.ByWork())))[0].shared_P,
     )
 
 
 def test_who_claims_many_samples_has_their_share_and_does_no_more_work(honest: Tensor):
-    experiment = attacked(to.attacks.ClaimExamples(10.0), weighting=to.FedAvg(), shares=to.Shares())
+    experiment = attacked(to.attacks.ClaimExamples(10.0), weighting=to.weighting.FedAvg(), shares=to.weighting.Shares())
     record = play(ready(experiment))[1][0]
     weights = torch.tensor([8.0, 120.0, 0.0, 160.0]).double() / 288
     torch.testing.assert_close(record.clients["weight"], weights)
@@ -123,7 +123,7 @@ def test_who_claims_many_samples_has_their_share_and_does_no_more_work(honest: T
 
 
 def test_attacks_follow_one_another(honest: Tensor):
-    both = attacked(to.attacks.ClaimExamples(10.0), to.attacks.SignFlip(2.0), weighting=to.FedAvg())
+    both = attacked(to.attacks.ClaimExamples(10.0), to.attacks.SignFlip(2.0), weighting=to.weighting.FedAvg())
     torch.testing.assert_close(sent(both), honest * torch.tensor([1.0, -2.0, -2.0]).double()[:, None])
 
 
@@ -141,21 +141,21 @@ def test_a_forged_update_that_is_no_number_is_treated_like_any_other():
 
 
 def test_forged_updates_are_encoded_like_any_other():
-    found = sent(attacked(to.attacks.SignFlip(100.0), compression=to.SparseTernary(0.2)))
+    found = sent(attacked(to.attacks.SignFlip(100.0), compression=to.compression.SparseTernary(0.2)))
     assert all(len(row.unique()) <= 3 * 2 for row in found), "two magnitudes and zero, for each of two tensors"
     assert float(found[2].abs().max()) > 20 * float(found[0].abs().max())
 
 
 def test_the_absent_do_not_attack():
-    experiment = attacked(to.attacks.SignFlip(), weighting=to.FedAvg(), fractions=(1.0, 0.0, 1.0, 0.0))
-    quiet = world(COUNTS, 1.0, 0.0, 1.0, 0.0, weighting=to.FedAvg())
+    experiment = attacked(to.attacks.SignFlip(), weighting=to.weighting.FedAvg(), fractions=(1.0, 0.0, 1.0, 0.0))
+    quiet = world(COUNTS, 1.0, 0.0, 1.0, 0.0, weighting=to.weighting.FedAvg())
     assert torch.equal(play(ready(experiment), 2)[0].shared_P, play(ready(quiet), 2)[0].shared_P)
 
 
 @pytest.mark.parametrize("attack", [to.attacks.ClaimWork(0.5), to.attacks.FreeRider()])
 def test_the_absent_claim_no_work(attack):
     """Clients 1 and 3 are hostile, and 1 is absent: it stays absent, and the round is that of the attacker 3 alone."""
-    away = attacked(attack, weighting=to.ByWork(), fractions=(1.0, 0.0, 1.0, 1.0))
+    away = attacked(attack, weighting=to.weighting.ByWork(), fractions=(1.0, 0.0, 1.0, 1.0))
     server, (record,) = play(ready(away))
     claimed = 0.5 if isinstance(attack, to.attacks.ClaimWork) else 1.0
     assert record.clients["work"].tolist() == [1.0, 0.0, 1.0, claimed]
@@ -254,7 +254,7 @@ def test_real_clients_are_not_made_hostile():
         refuse_simulation_only(experiment)
 
 
-class Elsewhere(to.InProcess):
+class Elsewhere(to.runtime.InProcess):
     kind = "elsewhere"
 
 
@@ -263,14 +263,15 @@ def test_colluding_needs_all_updates_in_one_place_and_scores_have_none():
     with pytest.raises(UserError, match="all updates of a round"):
         prepare(away)
     scores = to.Experiment(
-        to.World(to.data.Digits(clients=4), attack=(to.attacks.SignFlip(),), attackers=0.5), algorithm=to.Scores()
+        to.World(to.data.Digits(clients=4), attack=(to.attacks.SignFlip(),), attackers=0.5),
+        algorithm=to.scores.Scores(),
     )
     with pytest.raises(UserError, match="exchange scores"):
         prepare(scores)
 
 
 def test_a_resumed_run_is_attacked_the_same_way(tmp_path):
-    experiment = attacked(to.attacks.Noise(), to.attacks.ClaimExamples(), aggregation=to.CentredClip())
+    experiment = attacked(to.attacks.Noise(), to.attacks.ClaimExamples(), aggregation=to.aggregation.CentredClip())
     whole = folder_run(experiment, tmp_path / "whole")
     again = stopped_and_resumed(experiment, tmp_path / "again", after=1)
     assert same(whole.folder / "records.sqlite", again.folder / "records.sqlite") == []
@@ -302,8 +303,10 @@ def test_in_several_processes_the_same_clients_do_the_same(tmp_path):
         to.data.Digits(clients=12), to.participation.Dropout(0.3), attackers=0.3,
         attack=(to.attacks.ClaimExamples(5.0), to.attacks.Noise()),
     )  # fmt: skip
-    local, compute = to.Local(to.SGD(lr=0.1), epochs=2, batch_size=10), to.InProcess(device="cpu", threads=1)
-    one = to.Experiment(given, algorithm=to.Algorithm(local, aggregation=to.MultiKrum(0.3)), rounds=3, runtime=compute)
-    several = one.but(runtime=to.Processes(2, compute))
+    local, compute = to.Local(to.SGD(lr=0.1), epochs=2, batch_size=10), to.runtime.InProcess(device="cpu", threads=1)
+    one = to.Experiment(
+        given, algorithm=to.Algorithm(local, aggregation=to.aggregation.MultiKrum(0.3)), rounds=3, runtime=compute
+    )
+    several = one.but(runtime=to.runtime.Processes(2, compute))
     first, second = (folder_run(e, tmp_path / name).model() for e, name in ((one, "one"), (several, "several")))
     assert all(torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True))

@@ -68,7 +68,7 @@ def check_absent(experiment: to.Experiment, answers: list[HandMade], tmp_path: P
     assert curves == curves_without
 
 
-SHARES = {"weighting": to.ByShare()}
+SHARES = {"weighting": to.weighting.ByShare()}
 some = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])  # every fourth answer, or all
 
 
@@ -85,18 +85,18 @@ def test_requests(every: int, tmp_path: Path) -> None:
 
 
 @some
-@pytest.mark.parametrize("compression", [to.Dense(), to.SparseTernary(keep=0.1)])
+@pytest.mark.parametrize("compression", [to.compression.Dense(), to.compression.SparseTernary(keep=0.1)])
 def test_work_that_does_not_count(compression: object, every: int, tmp_path: Path) -> None:
     """Scheme A takes complete work alone; what else is sent must have its form too."""
-    dense = isinstance(compression, to.Dense)
+    dense = isinstance(compression, to.compression.Dense)
     answers = [made for made in hand_made.UNFINISHED if not (dense and made.name.endswith("since"))][::every]
-    experiment = world(weighting=to.CompleteOnly(), compression=compression)
+    experiment = world(weighting=to.weighting.CompleteOnly(), compression=compression)
     check_absent(for_so_many(experiment, answers), answers, tmp_path)
 
 
 @some
 def test_goodbyes(every: int, tmp_path: Path) -> None:
-    experiment, answers = world(terms=[to.Scaffold()], **SHARES), hand_made.LEAVE[::every]
+    experiment, answers = world(terms=[to.terms.Scaffold()], **SHARES), hand_made.LEAVE[::every]
     check_absent(for_so_many(experiment, answers), answers, tmp_path)
 
 
@@ -150,8 +150,8 @@ def score_world(clients: int) -> to.Experiment:
     return to.Experiment(
         world=to.World(to.data.Arriving(to.data.Digits(), (("3", "5"),) * clients, per_label=6, public=12)),
         model=to.models.MLP(8),
-        algorithm=to.Scores(
-            local=to.Local(to.SGD(0.1), epochs=1, batch_size=5), start="averaged", distil=to.Distil(epochs=1)
+        algorithm=to.scores.Scores(
+            local=to.Local(to.SGD(0.1), epochs=1, batch_size=5), start="averaged", distil=to.scores.Distil(epochs=1)
         ),
         rounds=2,
         runtime=Flower(clients=clients, start_with=clients, round_seconds=60.0, request_seconds=60.0, server_data=True),
@@ -229,7 +229,7 @@ def test_what_a_device_says_does_not_command_a_terminal(tmp_path: Path, capsys: 
 
 def test_an_honest_reply_that_does_not_count_is_taken(tmp_path: Path) -> None:
     """Of incomplete work under scheme A with an encoded update; what it has downloaded is on record."""
-    experiment = world(weighting=to.CompleteOnly(), compression=to.SparseTernary(keep=0.1)).but(
+    experiment = world(weighting=to.weighting.CompleteOnly(), compression=to.compression.SparseTernary(keep=0.1)).but(
         rounds=1, **{"runtime.round_seconds": 2.0}
     )
     devices = devices_of(experiment, "012", tmp_path / "devices")

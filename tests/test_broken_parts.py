@@ -65,13 +65,13 @@ class SlashInMine(LocalTerm):
 
 
 @dataclass(frozen=True)
-class ListState(to.ServerSGD):
+class ListState(to.server.ServerSGD):
     def begin(self, width):
         return {"last": [torch.zeros(width)]}
 
 
 @dataclass(frozen=True)
-class SlashState(to.ServerSGD):
+class SlashState(to.server.ServerSGD):
     def begin(self, width):
         return {"first": torch.zeros(width), "first/moment": torch.zeros(width)}
 
@@ -80,7 +80,7 @@ class SlashState(to.ServerSGD):
 
 
 @dataclass(frozen=True)
-class Loses(to.TopK):
+class Loses(to.compression.TopK):
     """Keeps only half of what it does not send."""
 
     def encode(self, update_CP, kept, sending):
@@ -89,21 +89,21 @@ class Loses(to.TopK):
 
 
 @dataclass(frozen=True)
-class Smuggles(to.Dense):
+class Smuggles(to.compression.Dense):
     def encode(self, update_CP, kept, sending):
         tensors = {"update": update_CP, "more": update_CP * 2}
         return Message(tensors, torch.full((len(update_CP),), 4 * update_CP.shape[1])), {}
 
 
 @dataclass(frozen=True)
-class MissesTheLast(to.TopK):
+class MissesTheLast(to.compression.TopK):
     def missed(self, state, since, slots):
         messages = super().missed(state, since, slots)
         return messages and messages[:-1]
 
 
 @dataclass(frozen=True)
-class RemembersTheDead(to.Stale):
+class RemembersTheDead(to.substitution.Stale):
     def forget(self, state, client_L):
         return state
 
@@ -121,7 +121,7 @@ class Single:
 
 
 @dataclass(frozen=True)
-class ScaledByTheRest(to.Weighting):
+class ScaledByTheRest(to.weighting.Weighting):
     def client_scale(self, turnout):
         return turnout.work_C / turnout.work_C.sum().clamp(min=1)
 

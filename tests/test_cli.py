@@ -47,9 +47,9 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_argument_compares_the_schemes_of_flexible_participation() -> None:
     plan = make_plan(None, [], [], None, None, False)
     assert {run.variant: type(run.experiment.algorithm.weighting) for run in plan.runs} == {
-        "A": to.CompleteOnly,
-        "B": to.ByShare,
-        "C": to.ByWork,
+        "A": to.weighting.CompleteOnly,
+        "B": to.weighting.ByShare,
+        "C": to.weighting.ByWork,
     }
     assert sorted({run.seed for run in plan.runs}) == [0, 1, 2]
     world = plan.runs[0].experiment.world
@@ -108,7 +108,7 @@ def test_a_grid_is_the_product_of_its_values(capsys: Capture) -> None:
         f"weighting={scheme}, epochs={epochs}" for scheme in "AC" for epochs in (2, 3)
     ]
     settings = to.open_run(runs[3]["folder"]).experiment.algorithm
-    assert (settings.weighting, settings.local.epochs) == (to.ByWork(), 3)
+    assert (settings.weighting, settings.local.epochs) == (to.weighting.ByWork(), 3)
 
 
 def test_a_recipes_variants_are_crossed_with_the_grid() -> None:

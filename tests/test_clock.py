@@ -57,7 +57,7 @@ def devices(tmp_path_factory) -> to.devices.DeviceFile:
 
 
 def timed(devices: to.devices.DeviceFile, closing: object, *fractions: float, **algorithm: object) -> to.Experiment:
-    parts = {"local": LOCAL, "weighting": to.FedAvg(), "closing": closing} | algorithm
+    parts = {"local": LOCAL, "weighting": to.weighting.FedAvg(), "closing": closing} | algorithm
     return world([8, 8, 8], *fractions, **parts).but(**{"world.devices": devices})
 
 
@@ -69,7 +69,7 @@ def column(record: RoundRecord, name: str) -> list[float]:
 
 
 def test_a_round_waits_for_the_slowest_link_where_there_is_no_deadline(devices):
-    _, (record,) = play(ready(timed(devices, to.WaitForAll())))
+    _, (record,) = play(ready(timed(devices, to.closing.WaitForAll())))
     assert column(record, "download_time") == [2.5, 2.5, 2.5]
     assert column(record, "train_time") == [2.0, 16.0, 2.0]
     assert column(record, "upload_time") == [4.5, 4.5, 36.5]
@@ -82,7 +82,7 @@ def test_a_round_waits_for_the_slowest_link_where_there_is_no_deadline(devices):
 
 def test_at_a_deadline_the_slow_send_what_they_have_and_the_late_nothing(devices):
     # The slow one has 15 - 2.5 - 4.5 = 8 s to train: 16 samples, 4 of its 8 steps. The third sends for 36.5 s.
-    _, (record,) = play(ready(timed(devices, to.Deadline(seconds=15.0))))
+    _, (record,) = play(ready(timed(devices, to.closing.Deadline(seconds=15.0))))
     assert column(record, "work") == [1.0, 0.5, 0.0]
     assert column(record, "train_time")[:2] == [2.0, 8.0]
     assert column(record, "late") == [0, 0, 1]
@@ -94,7 +94,7 @@ def test_at_a_deadline_the_slow_send_what_they_have_and_the_late_nothing(devices
 
 
 def test_a_deadline_without_partial_work_excludes_the_slow(devices):
-    _, (record,) = play(ready(timed(devices, to.Deadline(seconds=15.0, partial=False))))
+    _, (record,) = play(ready(timed(devices, to.closing.Deadline(seconds=15.0, partial=False))))
     assert column(record, "work") == [1.0, 0.0, 0.0]
     assert column(record, "late") == [0, 1, 1]
     assert record.extra["wasted_device_seconds"] == 30
@@ -104,26 +104,26 @@ def test_a_deadline_without_partial_work_excludes_the_slow(devices):
 
 
 def test_a_deadline_that_nobody_needs_ends_with_the_last_reply(devices):
-    _, (record,) = play(ready(timed(devices, to.Deadline(seconds=100.0))))
+    _, (record,) = play(ready(timed(devices, to.closing.Deadline(seconds=100.0))))
     assert record.extra["simulated_seconds"] == 41.0
     assert record.extra["late"] == 0
 
 
 def test_who_is_absent_is_waited_for_until_the_deadline(devices):
-    _, (record,) = play(ready(timed(devices, to.Deadline(seconds=50.0), 1.0, 0.0, 1.0)))
+    _, (record,) = play(ready(timed(devices, to.closing.Deadline(seconds=50.0), 1.0, 0.0, 1.0)))
     assert record.extra["simulated_seconds"] == 50.0
     assert record.extra["late"] == 0
     assert record.extra["device_seconds"] == 9 + 41
 
 
 def test_the_first_replies_close_a_round(devices):
-    experiment = timed(devices, to.FirstReplies(count=2))
+    experiment = timed(devices, to.closing.FirstReplies(count=2))
     _, (record,) = play(ready(experiment))
     assert record.extra["simulated_seconds"] == 23.0
     assert column(record, "late") == [0, 0, 1]
-    _, (record,) = play(ready(experiment.but(**{"algorithm.closing": to.FirstReplies(share=0.3)})))
+    _, (record,) = play(ready(experiment.but(**{"algorithm.closing": to.closing.FirstReplies(share=0.3)})))
     assert record.extra["simulated_seconds"] == 9.0
-    early = to.FirstReplies(count=2, seconds=10.0)
+    early = to.closing.FirstReplies(count=2, seconds=10.0)
     _, (record,) = play(ready(experiment.but(**{"algorithm.closing": early})))
     assert record.extra["simulated_seconds"] == 10.0
     assert column(record, "late") == [0, 1, 1]
@@ -131,7 +131,7 @@ def test_the_first_replies_close_a_round(devices):
 
 def test_an_adaptive_deadline_follows_what_complete_work_takes(devices):
     # 9, 23, 41 seen in the first round: their median is the second round's deadline, however few make it.
-    _, records = play(ready(timed(devices, to.Percentile(percent=50.0))), rounds=3)
+    _, records = play(ready(timed(devices, to.closing.Percentile(percent=50.0))), rounds=3)
     assert [record.extra["simulated_seconds"] for record in records] == [41.0, 23.0, 23.0]
     assert [record.extra["late"] for record in records] == [0, 1, 1]
 
@@ -144,7 +144,7 @@ def test_a_client_that_was_away_downloads_what_it_missed():
             return torch.where((client_C == 2) & (t == 1), 0.0, 1.0).double()
 
     data = blobs([8, 8, 8], features=40)
-    algorithm = to.Algorithm(local=LOCAL, compression=to.SparseTernary(keep=0.1))
+    algorithm = to.Algorithm(local=LOCAL, compression=to.compression.SparseTernary(keep=0.1))
     speed = to.devices.Alike(samples_per_second=16.0, down_mbps=80 * MBIT, up_mbps=10 * MBIT, latency=0.5)
     experiment = to.Experiment(
         world=to.World(data, Once(), devices=speed), algorithm=algorithm, rounds=3, runtime=EXACT
@@ -163,7 +163,9 @@ def test_a_client_that_was_away_downloads_what_it_missed():
 
 
 def test_records_of_a_timed_run_have_the_bytes_of_a_run_without_time():
-    plain = world([9, 5, 8], 1.0, 0.5, 0.0, compression=to.SparseTernary(keep=0.2), terms=(to.Proximal(0.1),))
+    plain = world(
+        [9, 5, 8], 1.0, 0.5, 0.0, compression=to.compression.SparseTernary(keep=0.2), terms=(to.terms.Proximal(0.1),)
+    )
     timed = plain.but(**{"world.devices": to.devices.Alike()})
     for one, other in zip(play(ready(plain), 3)[1], play(ready(timed), 3)[1], strict=True):
         assert (one.bytes_down, one.bytes_up, one.work) == (other.bytes_down, other.bytes_up, other.work)
@@ -190,11 +192,11 @@ class Counting(to.terms.LocalTerm, to.terms.TermTraits):
 @pytest.mark.parametrize(
     ("closing", "trained"),
     [
-        (to.WaitForAll(), 3),
-        (to.Deadline(seconds=15.0), 2),
-        (to.Deadline(seconds=15.0, partial=False), 1),
-        (to.Deadline(seconds=15.0, partial=False, late="use"), 3),
-        (to.FirstReplies(count=2), 2),
+        (to.closing.WaitForAll(), 3),
+        (to.closing.Deadline(seconds=15.0), 2),
+        (to.closing.Deadline(seconds=15.0, partial=False), 1),
+        (to.closing.Deadline(seconds=15.0, partial=False, late="use"), 3),
+        (to.closing.FirstReplies(count=2), 2),
     ],
 )
 def test_nothing_is_trained_for_a_reply_that_is_discarded(devices, closing, trained):
@@ -211,7 +213,7 @@ def trained(prepared, client: int, t: int, start_P: Tensor) -> Tensor:
 
 
 def test_a_late_reply_counts_in_the_round_in_which_it_arrives(devices):
-    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    closing = to.closing.Deadline(seconds=15.0, partial=False, late="use")
     prepared = ready(timed(devices, closing, 1.0, 1.0, 0.0))
     begin = prepared.begin().shared_P
     state, (first, second) = play(prepared, 2)
@@ -230,7 +232,7 @@ def test_a_late_reply_counts_in_the_round_in_which_it_arrives(devices):
 
 
 def test_the_buffer_steps_after_every_reply_and_discounts_old_ones(devices):
-    closing = to.Buffered(size=1, concurrency=2)
+    closing = to.closing.Buffered(size=1, concurrency=2)
     prepared = ready(timed(devices, closing, 1.0, 1.0, 0.0))
     at = [prepared.begin().shared_P]
     state, records = play(prepared, 3)
@@ -252,7 +254,7 @@ def test_a_seat_that_is_free_is_taken_at_once():
 
 
 def test_a_run_with_replies_in_flight_goes_on_from_its_checkpoint(devices, tmp_path):
-    experiment = timed(devices, to.Buffered(size=2, concurrency=3)).but(rounds=6)
+    experiment = timed(devices, to.closing.Buffered(size=2, concurrency=3)).but(rounds=6)
     whole, records = play(ready(experiment), 6)
     prepared = ready(experiment)
     half, _ = play(prepared, 3)
@@ -268,7 +270,7 @@ def test_a_run_with_replies_in_flight_goes_on_from_its_checkpoint(devices, tmp_p
 
 def test_hindsight_takes_a_late_reply_for_what_it_is(devices):
     """It is not what its client would have sent in the round in which it arrives."""
-    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    closing = to.closing.Deadline(seconds=15.0, partial=False, late="use")
     prepared = ready(timed(devices, closing, 1.0, 1.0, 0.0).but(**{"evaluate.substitution": True}))
     begin = prepared.begin().shared_P
     state, (_, second) = play(prepared, 2)
@@ -280,17 +282,17 @@ def test_hindsight_takes_a_late_reply_for_what_it_is(devices):
 
 
 def test_what_makes_no_sense_with_late_replies_is_refused():
-    late = to.Deadline(seconds=9.0, partial=False, late="use")
+    late = to.closing.Deadline(seconds=9.0, partial=False, late="use")
     with pytest.raises(to.UserError, match="no client is missing"):
-        to.Algorithm(closing=to.Buffered(size=2), substitution=to.Friends())
+        to.Algorithm(closing=to.closing.Buffered(size=2), substitution=to.substitution.Friends())
     with pytest.raises(to.UserError, match="stand in for themselves"):
-        to.Algorithm(closing=late, substitution=to.Stale())
+        to.Algorithm(closing=late, substitution=to.substitution.Stale())
     with pytest.raises(to.UserError, match="the term 'scaffold' combines"):
-        to.Algorithm(closing=late, terms=[to.Scaffold()])
+        to.Algorithm(closing=late, terms=[to.terms.Scaffold()])
     with pytest.raises(to.UserError, match="would never fill"):
-        to.Buffered(size=10, concurrency=5)
+        to.closing.Buffered(size=10, concurrency=5)
     with pytest.raises(to.UserError, match=r"world\.devices"):
-        ready(world([8, 8], closing=to.Deadline(seconds=5.0)))
+        ready(world([8, 8], closing=to.closing.Deadline(seconds=5.0)))
 
 
 # -- devices
@@ -299,7 +301,11 @@ def test_what_makes_no_sense_with_late_replies_is_refused():
 def test_every_algorithm_meets_the_same_devices_in_the_same_weather():
     fleet = to.devices.Tiers(noise=0.3, slow_chance=0.2)
     one = ready(world([8, 8, 8]).but(**{"world.devices": fleet}))
-    other = ready(world([8, 8, 8], weighting=to.FedAvg(), terms=(to.Proximal(1.0),)).but(**{"world.devices": fleet}))
+    other = ready(
+        world([8, 8, 8], weighting=to.weighting.FedAvg(), terms=(to.terms.Proximal(1.0),)).but(
+            **{"world.devices": fleet}
+        )
+    )
     for a, b in zip(play(one, 3)[1], play(other, 3)[1], strict=True):
         for name in ("download_time", "train_time", "upload_time", "tier"):
             assert torch.equal(a.clients[name], b.clients[name])
@@ -319,11 +325,11 @@ def test_devices_are_drawn_by_address_for_a_million_clients():
 def test_charging_hours_let_devices_go_before_they_are_done(devices):
     # On for the first 20 s of the run: the slow one (23 s) never replies, unless it may send a part.
     night = to.devices.ChargingHours(start=0.0, hours=20 / 3600, apart=0.0, begin=0.0)
-    experiment = timed(replace(devices, charging=night), to.Deadline(seconds=30.0, partial=False))
+    experiment = timed(replace(devices, charging=night), to.closing.Deadline(seconds=30.0, partial=False))
     _, (record,) = play(ready(experiment))
     assert column(record, "work") == [1.0, 0.0, 0.0]
     assert record.extra["simulated_seconds"] == 30.0
-    _, records = play(ready(experiment.but(**{"algorithm.closing": to.Deadline(seconds=30.0)})), 2)
+    _, records = play(ready(experiment.but(**{"algorithm.closing": to.closing.Deadline(seconds=30.0)})), 2)
     assert column(records[0], "work") == [1.0, 0.75, 0.0]  # (20 - 7) s x 2 = 26 samples: 6 steps of 8
     assert records[1].skipped == "no client answered"
     assert records[1].extra["simulated_time"] == 60.0
@@ -362,7 +368,7 @@ def hours(seconds: float) -> to.Stop:
 
 def test_a_run_stops_when_its_simulated_hours_are_spent(devices, tmp_path):
     """Rounds end at 41, 82 and 123 s. At 100 s the third is cut: nothing of it is in the model."""
-    experiment = timed(devices, to.WaitForAll()).but(rounds=50, stop=hours(100), **{"evaluate.every": 5})
+    experiment = timed(devices, to.closing.WaitForAll()).but(rounds=50, stop=hours(100), **{"evaluate.every": 5})
     run = to.run(experiment, out=tmp_path / "run", quiet=True)
     with run.records() as records:
         assert records.column("simulated_time").tolist() == [41.0, 82.0, 100.0]
@@ -379,7 +385,9 @@ def test_a_run_stops_when_its_simulated_hours_are_spent(devices, tmp_path):
 
 
 def test_a_round_that_ends_with_the_simulated_hours_counts(devices, tmp_path):
-    run = to.run(timed(devices, to.WaitForAll()).but(rounds=50, stop=hours(82)), out=tmp_path / "run", quiet=True)
+    run = to.run(
+        timed(devices, to.closing.WaitForAll()).but(rounds=50, stop=hours(82)), out=tmp_path / "run", quiet=True
+    )
     with run.records() as records:
         assert records.column("simulated_time").tolist() == [41.0, 82.0]
         assert records.column("counted").tolist() == [3, 3]
@@ -388,8 +396,10 @@ def test_a_round_that_ends_with_the_simulated_hours_counts(devices, tmp_path):
 
 def test_a_run_that_is_given_more_simulated_hours_is_as_if_it_had_had_them_at_first(devices, tmp_path):
     """Clients keep residuals, and replies are in flight: nothing of the round that was cut is left."""
-    ternary = to.SparseTernary(keep=0.3)
-    experiment = timed(devices, to.Buffered(size=2, concurrency=3), compression=ternary).but(rounds=50, stop=hours(100))
+    ternary = to.compression.SparseTernary(keep=0.3)
+    experiment = timed(devices, to.closing.Buffered(size=2, concurrency=3), compression=ternary).but(
+        rounds=50, stop=hours(100)
+    )
     for first in (30, 5):  # in the second round, and in the first
         out = tmp_path / str(first)
         to.run(experiment.but(stop=hours(first)), out=out, quiet=True)
@@ -398,7 +408,10 @@ def test_a_run_that_is_given_more_simulated_hours_is_as_if_it_had_had_them_at_fi
         assert same(out / "records.sqlite", tmp_path / f"{first} at once" / "records.sqlite") == []
 
 
-@pytest.mark.parametrize("closing", [to.WaitForAll(), to.Percentile(percent=50.0), to.Buffered(size=2, concurrency=3)])
+@pytest.mark.parametrize(
+    "closing",
+    [to.closing.WaitForAll(), to.closing.Percentile(percent=50.0), to.closing.Buffered(size=2, concurrency=3)],
+)
 def test_a_run_in_simulated_time_hands_out_its_model(devices, tmp_path, closing):
     experiment = timed(devices, closing).but(rounds=3, stop=to.Stop(simulated_hours=1.0))
     run = to.run(experiment, out=tmp_path / "run", quiet=True)
@@ -412,7 +425,7 @@ def test_a_run_in_simulated_time_hands_out_its_model(devices, tmp_path, closing)
 
 def test_observed_times_make_devices_whose_rounds_take_as_long(devices, tmp_path):
     weather = replace(devices, noise=0.1)
-    experiment = timed(weather, to.WaitForAll()).but(rounds=5)
+    experiment = timed(weather, to.closing.WaitForAll()).but(rounds=5)
     run = to.run(experiment, out=tmp_path / "run", quiet=True)
     found = write_observed_devices(tmp_path / "run", tmp_path / "observed.csv")
     assert [row.tier for row in found.rows] == ["good", "slow", "thin"]
@@ -494,7 +507,7 @@ def test_a_deployment_through_flower_reads_back_as_devices(tmp_path):
         found = records.clients()
     slowest = [np.nanmax(found["reply_seconds"][found["round"] == t]) for t in range(3)]
     again = to.devices.DeviceFile(str(tmp_path / "fleet.csv"))
-    simulated = experiment.but(runtime=to.InProcess(device="cpu", threads=1), **{"world.devices": again})
+    simulated = experiment.but(runtime=to.runtime.InProcess(device="cpu", threads=1), **{"world.devices": again})
     _, records = play(ready(simulated), 3)
     took = float(np.median([record.extra["simulated_seconds"] for record in records]))
     assert took == pytest.approx(float(np.median(slowest)), rel=0.2)
@@ -504,8 +517,8 @@ def test_a_deployment_through_flower_reads_back_as_devices(tmp_path):
 
 
 def test_a_report_shows_simulated_time(devices, tmp_path):
-    experiment = timed(devices, to.Deadline(15.0), 1.0, 1.0, 1.0).but(**{"stop.target": 0.1, "rounds": 2})
-    whole = experiment.but(**{"algorithm.closing": to.WaitForAll()})
+    experiment = timed(devices, to.closing.Deadline(15.0), 1.0, 1.0, 1.0).but(**{"stop.target": 0.1, "rounds": 2})
+    whole = experiment.but(**{"algorithm.closing": to.closing.WaitForAll()})
     to.run({"cut": experiment, "whole": whole}, out=tmp_path / "both", quiet=True, jobs=1)
     runs = find_runs(tmp_path / "both")
     run = runs.variants["whole"][0]
@@ -526,9 +539,11 @@ def test_a_report_shows_simulated_time(devices, tmp_path):
 def test_deadlines_are_a_grid():
     found = with_deadlines({"a": to.Experiment(), "b": to.Experiment()}, "30,none")
     assert list(found) == ["a, deadline 30 s", "b, deadline 30 s", "a, no deadline", "b, no deadline"]
-    assert found["a, deadline 30 s"].algorithm.closing == to.Deadline(30.0)
-    kept = with_deadlines({"a": to.Experiment(algorithm=to.Algorithm(closing=to.Deadline(9, partial=False)))}, "5")
-    assert kept["deadline 5 s"].algorithm.closing == to.Deadline(5.0, partial=False)
+    assert found["a, deadline 30 s"].algorithm.closing == to.closing.Deadline(30.0)
+    kept = with_deadlines(
+        {"a": to.Experiment(algorithm=to.Algorithm(closing=to.closing.Deadline(9, partial=False)))}, "5"
+    )
+    assert kept["deadline 5 s"].algorithm.closing == to.closing.Deadline(5.0, partial=False)
     with pytest.raises(to.UserError, match="give simulated seconds"):
         with_deadlines({"a": to.Experiment()}, "soon")
 

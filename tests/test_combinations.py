@@ -261,7 +261,7 @@ def check_round(found: Combination, happened: Round, holds: dict[int, int]) -> N
     for client, kind, detail in happened.record.events:
         if kind == "drop" or (kind == "leave" and detail.startswith("exclude")):
             holds.pop(client, None)
-    if found.settings["algorithm.closing"] != to.WaitForAll():
+    if found.settings["algorithm.closing"] != to.closing.WaitForAll():
         return  # who replies in time, and what the late have cost, is in tests/test_clock.py
     if happened.replies is not None:
         check_bytes(found, happened, holds)
@@ -284,7 +284,7 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
     whole = sum(wire_bytes(tensors) for tensors in download.down.values())
     assert (replies.report["bytes_down"] <= whole).all()  # of the terms: less for who has the latest
     fetched = [dense] * len(position_R)
-    if isinstance(compression, to.Dense):
+    if isinstance(compression, to.compression.Dense):
         assert replies.message.bytes_C.tolist() == fetched
     else:
         check_message(compression, happened)
@@ -296,7 +296,7 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
     assert record.clients["bytes_down"][position_R].tolist() == (torch.tensor(fetched) + down + told_R).tolist()
     unfinished = (record.clients["work"] > 0).index_fill(0, position_R, False)
     for client, size in zip(*(record.clients[n][unfinished].tolist() for n in ("client", "bytes_down")), strict=True):
-        lossy = not isinstance(compression, to.Dense) and compression.directions == "both"
+        lossy = not isinstance(compression, to.compression.Dense) and compression.directions == "both"
         model = dense if not lossy or download.start_CP is not None else missed_by(client, happened, holds, dense)
         assert 0 <= size - model - wire_bytes(download.states) <= whole
     assert record.clients["bytes_down"][record.clients["work"] == 0].isnan().all()
@@ -360,7 +360,7 @@ def check_weights(found: Combination, happened: Round) -> None:
         return
     if len(gone_L) and not isinstance(algorithm.selection, to.selection.Everyone):
         return  # the record does not say which of those who are gone were drawn
-    if len(gone_L) and isinstance(algorithm.weighting, to.FedAvg) and algorithm.shares.over == "unbiased":
+    if len(gone_L) and isinstance(algorithm.weighting, to.weighting.FedAvg) and algorithm.shares.over == "unbiased":
         return  # nor what those who are gone stand for
     factor_C = factors(algorithm, turnout, share_C, counts_C, len(share_C) + len(gone_L))
     base_C = torch.where(counts_C, weight_C / torch.where(counts_C, factor_C, 1.0), 0.0)
@@ -371,7 +371,7 @@ def check_weights(found: Combination, happened: Round) -> None:
 def counted(found: Combination, happened: Round) -> Tensor:
     """Scheme A: the complete; the others: whoever did anything; never one whose reply was no number."""
     record, weighting = happened.record, found.settings["algorithm.weighting"]
-    least = 1 - 1e-9 if isinstance(weighting, to.CompleteOnly) else 1e-9
+    least = 1 - 1e-9 if isinstance(weighting, to.weighting.CompleteOnly) else 1e-9
     lost = [int(c) for c in str(record.extra.get("nonfinite_clients", "")).split()]
     return (record.clients["work"] >= least) & ~torch.isin(record.clients["client"], torch.tensor(lost))
 
@@ -382,14 +382,14 @@ def factors(algorithm: to.Algorithm, turnout: Turnout, share_C: Tensor, counts_C
     normalised over those who count unless a substitution pays."""
     # What is no sum has to see updates as they count: there the server scales them, not their weights.
     progress_C, at_server = turnout.progress_C, algorithm.scale_at == "server" and algorithm.aggregation.linear
-    if isinstance(algorithm.weighting, to.CompleteOnly):
+    if isinstance(algorithm.weighting, to.weighting.CompleteOnly):
         return torch.full_like(share_C, 1.0 if algorithm.substitution.lends else cohort / int(counts_C.sum()))
-    if isinstance(algorithm.weighting, to.FedAvg):
+    if isinstance(algorithm.weighting, to.weighting.FedAvg):
         total = 1.0 if algorithm.shares.over == "normalised" else float(share_C.sum())
         return torch.full_like(share_C, 1.0 if algorithm.substitution.lends else total / float(share_C[counts_C].sum()))
-    if isinstance(algorithm.weighting, to.ByWork):
+    if isinstance(algorithm.weighting, to.weighting.ByWork):
         return turnout.full_progress_C / progress_C if at_server else torch.ones_like(share_C)
-    if isinstance(algorithm.weighting, to.FedNova):
+    if isinstance(algorithm.weighting, to.weighting.FedNova):
         own_C = torch.where(counts_C, share_C, 0.0)
         tau = (own_C * progress_C).sum() / own_C.sum()
         if not algorithm.substitution.lends:  # those who are gone are drawn only where all are: shares sum to 1
@@ -421,7 +421,7 @@ def check_borrowed(algorithm: to.Algorithm, happened: Round, borrowed_C: Tensor,
     stale = float(record.extra.get("stale_weight", 0.0))
     assert float(borrowed_C.sum()) + stale == pytest.approx(missing, abs=1e-12)
     assert (borrowed_C >= -1e-12).all()
-    if isinstance(algorithm.substitution, to.Friends) and not gone:
+    if isinstance(algorithm.substitution, to.substitution.Friends) and not gone:
         client_C, friend_C = record.clients["client"], record.clients["friend"]
         lent_C, spread = torch.zeros_like(share_C), 0.0
         for position in missing_C.nonzero().squeeze(1).tolist():

@@ -84,9 +84,9 @@ def test_a_file_is_the_experiment_one_would_write_in_python(tmp_path: Path) -> N
         model=to.models.MLP(20, 10, batch_norm=(1,)),
         algorithm=to.Algorithm(
             local=to.Local(optimizer=to.SGD(lr=1.0), epochs=5, schedule=to.InverseClock()),
-            terms=(to.Proximal(mu=0.1),),
+            terms=(to.terms.Proximal(mu=0.1),),
             personal=to.personal.Named("output.*"),
-            weighting=to.ByShare(),
+            weighting=to.weighting.ByShare(),
             max_weight=2.0,
         ),
         rounds=7,
@@ -136,10 +136,10 @@ def test_numbers_and_texts_survive_exactly(lr: float, title: str, hidden: list[i
     [
         ("rounds=5", "rounds", 5),
         ("algorithm.local.optimizer.lr=1", "algorithm.local.optimizer.lr", 1.0),
-        ("algorithm.weighting=A", "algorithm.weighting", to.CompleteOnly()),
-        ("algorithm.weighting.kind=by-share", "algorithm.weighting", to.ByShare()),
+        ("algorithm.weighting=A", "algorithm.weighting", to.weighting.CompleteOnly()),
+        ("algorithm.weighting.kind=by-share", "algorithm.weighting", to.weighting.ByShare()),
         ("world.participation={kind='dropout', rate=0.1}", "world.participation", to.participation.Dropout(0.1)),
-        ("algorithm.terms=[{kind='proximal', mu=2}]", "algorithm.terms", (to.Proximal(mu=2.0),)),
+        ("algorithm.terms=[{kind='proximal', mu=2}]", "algorithm.terms", (to.terms.Proximal(mu=2.0),)),
         ("algorithm.personal=batch-norm", "algorithm.personal", to.personal.batch_norm),
         ("title=two words", "title", "two words"),
         ("algorithm.local.epochs=none", "algorithm.local.epochs", None),
@@ -155,8 +155,8 @@ def test_one_setting(setting: str, path: str, value: object) -> None:
 
 @pytest.mark.parametrize("written", ["proximal", "fedprox", {"kind": "proximal"}, [{"kind": "proximal"}]])
 def test_one_part_needs_no_list(written: object) -> None:
-    assert from_table({"algorithm": {"terms": written}}).algorithm.terms == (to.Proximal(),)
-    assert to.Algorithm(terms=to.Proximal()) == to.Algorithm(terms=[to.Proximal()])
+    assert from_table({"algorithm": {"terms": written}}).algorithm.terms == (to.terms.Proximal(),)
+    assert to.Algorithm(terms=to.terms.Proximal()) == to.Algorithm(terms=[to.terms.Proximal()])
 
 
 def test_one_event_and_one_attack_need_no_list() -> None:
@@ -200,8 +200,8 @@ def test_the_place_that_is_suggested_is_one(tmp_path: Path) -> None:
 
 
 def test_a_setting_inside_a_list() -> None:
-    experiment = to.Experiment(algorithm=to.Algorithm(terms=(to.Proximal(mu=0.5),)))
-    assert with_setting(experiment, "algorithm.terms.0.mu=3").algorithm.terms == (to.Proximal(mu=3.0),)
+    experiment = to.Experiment(algorithm=to.Algorithm(terms=(to.terms.Proximal(mu=0.5),)))
+    assert with_setting(experiment, "algorithm.terms.0.mu=3").algorithm.terms == (to.terms.Proximal(mu=3.0),)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_files_that_cannot_be(content: bytes, sentence: str, tmp_path: Path) -> 
 def test_metrics_may_have_any_name(tmp_path: Path) -> None:
     named = dict.fromkeys(("top 5", "a.b", "", 'say "x"', "kind", "größe"), per_sample)
     experiment = to.Experiment(
-        to.World(to.data.Digits(clients=4)), to.models.MLP(4), task=to.Task(per_sample, named), rounds=1
+        to.World(to.data.Digits(clients=4)), to.models.MLP(4), task=to.tasks.Task(per_sample, named), rounds=1
     )
     text = to_toml(experiment)
     assert '"top 5" = "test_config:per_sample"' in text
@@ -315,7 +315,9 @@ def test_a_file_cannot_give_back_an_object(tmp_path: Path) -> None:
 def test_only_what_may_change_may_change(tmp_path: Path) -> None:
     before = to.Experiment()
     path = written(tmp_path, to_toml(before))
-    check_same(path, before.but(rounds=500, title="longer", stop=to.Stop(target=0.5), runtime=to.InProcess(threads=7)))
+    check_same(
+        path, before.but(rounds=500, title="longer", stop=to.Stop(target=0.5), runtime=to.runtime.InProcess(threads=7))
+    )
     with pytest.raises(to.UserError, match=r"\(algorithm.local.batch_size, seed\)"):
         check_same(path, before.but(seed=1, **{"algorithm.local.batch_size": 3}))
     assert lasting(before) == lasting(before.but(rounds=1)) != lasting(before.but(seed=1))
@@ -382,9 +384,9 @@ from turnout.running.config.write import to_toml
 from turnout.testing import CHECKS
 
 made = with_setting(to.Experiment(), "algorithm.terms=[{kind='halved'}]").but(**{"world.data": to.data.Squares()})
-assert made.algorithm.terms == (to.Halved(),) and "Halved" in dir(to)
+assert made.algorithm.terms == (to.terms.Halved(),) and "Halved" in dir(to.terms)
 assert 'kind = "halved"' in to_toml(made) and 'kind = "squares"' in to_toml(made)
-assert "| Half of the gradient. |" in markdown() and CHECKS[to.terms.Term](to.Halved()) is None
+assert "| Half of the gradient. |" in markdown() and CHECKS[to.terms.Term](to.terms.Halved()) is None
 """
 
 

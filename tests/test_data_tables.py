@@ -142,7 +142,7 @@ def test_metrics_and_the_model_are_in_the_targets_own_unit(tmp_path):
     rows = [f"{i % 4},{a:.4f},{b:.4f}\n" for i, (a, b) in enumerate(zip(size.tolist(), price.tolist(), strict=True))]
     data = Table(written(tmp_path, "town,size,price\n" + "".join(rows), "houses.csv"), "price", "town")
     algorithm = to.Algorithm(to.Local(to.SGD(lr=0.1), epochs=2))
-    experiment = to.Experiment(to.World(data), to.models.MLP(8), algorithm, to.Regression(), rounds=15)
+    experiment = to.Experiment(to.World(data), to.models.MLP(8), algorithm, to.tasks.Regression(), rounds=15)
     run = to.run(experiment, tmp_path / "run", quiet=True)
     first, last = run.curve("global_mae")[1][0], run.final("global_mae")
     assert 500 < first < 3000  # prices are between 3000 and 8000
@@ -158,14 +158,16 @@ def test_metrics_and_the_model_are_in_the_targets_own_unit(tmp_path):
 
 
 def test_a_task_in_its_own_unit_can_travel_as_a_file():
-    task = InOwnUnit(to.Regression(), mean=3.0, std=2.0)
+    task = InOwnUnit(to.tasks.Regression(), mean=3.0, std=2.0)
     assert from_table(tomllib.loads(to_toml(to.Experiment(task=task)))).task == task
 
 
 def test_own_metrics_are_computed_in_the_targets_own_unit(tmp_path):
     path = written(tmp_path, "a,y\n" + "".join(f"{i},{1000.5 + i}\n" for i in range(40)))
-    tenth = {"within": to.Metric(lambda out, y: ((out - y).abs() < 0.1 * y.abs()).float().squeeze(1), unit="percent")}
-    task = to.Task(lambda out, y: (out - y).square().squeeze(1), tenth, main="within")
+    tenth = {
+        "within": to.tasks.Metric(lambda out, y: ((out - y).abs() < 0.1 * y.abs()).float().squeeze(1), unit="percent")
+    }
+    task = to.tasks.Task(lambda out, y: (out - y).square().squeeze(1), tenth, main="within")
     experiment = to.Experiment(to.World(Table(path, "y", clients=2)), to.models.MLP(), task=task, rounds=1)
     run = to.run(experiment, tmp_path / "run", quiet=True)
     assert run.final("global_within") == 1.0  # everything is within 4 % of the mean
@@ -277,14 +279,14 @@ def test_lines_are_those_of_the_file_also_after_texts_of_several_lines(tmp_path)
 
 def test_the_sentence_is_printed_once_at_the_start(people, tmp_path, capsys):
     data = Table(people, "income", "town", leave_out=("name",))
-    experiment = to.Experiment(to.World(data), task=to.Regression(), rounds=2)
+    experiment = to.Experiment(to.World(data), task=to.tasks.Regression(), rounds=2)
     to.run(experiment, tmp_path / "run")
     assert capsys.readouterr().err.count("gaps (age) are filled") == 1
 
 
 def test_regression_of_whole_numbers_says_what_to_write(tmp_path):
     path = written(tmp_path, "a,y\n1,100\n2,250\n3,300\n")
-    experiment = to.Experiment(to.World(Table(path, "y", clients=1)), task=to.Regression(), rounds=1)
+    experiment = to.Experiment(to.World(Table(path, "y", clients=1)), task=to.tasks.Regression(), rounds=1)
     with pytest.raises(UserError, match="regression=True"):
         to.run(experiment, tmp_path / "run", quiet=True)
 

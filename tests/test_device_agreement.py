@@ -88,7 +88,7 @@ def test_a_device_that_lists_words_of_its_own_is_refused_from_the_first_round_on
 
 def test_an_app_for_texts_lists_their_words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.toml").write_text(to_toml(of_words(texts(tmp_path)).but(runtime=to.InProcess())))
+    (tmp_path / "own.toml").write_text(to_toml(of_words(texts(tmp_path)).but(runtime=to.runtime.InProcess())))
     assert main(["deploy", "init", "app", "own.toml"]) == 0
     data = load(tmp_path / "app" / "experiment.toml").world.data
     assert (data.labels, data.words) == (("no", "yes"), ("bad", "good", "bread", "cake", "milk", "tea"))
@@ -98,7 +98,7 @@ def test_devices_with_other_characters_train_where_the_experiment_lists_all(tmp_
     found = texts(tmp_path)
     data = Characters(found.path, "text", "who", length=6, test_share=0.0)
     model = to.models.CharacterLSTM(embedding=4, hidden=4, layers=1)
-    changes = {"model": model, "task": to.NextCharacter()}
+    changes = {"model": model, "task": to.tasks.NextCharacter()}
     alone = experiment(data, 1, start_with=1).but(**changes)
     assert "its labels are" in refused(served(alone, tmp_path))
     assert "the server refuses café: its labels are" in capsys.readouterr().out

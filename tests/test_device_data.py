@@ -145,7 +145,7 @@ def test_means_and_gaps_and_targets_must_agree_too(rows, header, words, tmp_path
     data = Table(tmp_path / "a", "k", test_share=0.0)
     given = experiment(data, rounds=1, start_with=1)
     if "1.5" in rows["a"][0]:
-        given = given.but(task=to.Regression())
+        given = given.but(task=to.tasks.Regression())
     serve_experiment(GridLink(HereGrid(devices(given, tmp_path, "a", "b"))), given, tmp_path / "run")
     assert words in refused(tmp_path / "run")
 
@@ -224,7 +224,7 @@ def test_the_template_of_a_device_with_its_comments_followed_is_a_device(tmp_pat
     (tmp_path / "people.csv").write_text("age,town,outcome,who\n" + "30,Ulm,well,0\n40,Bonn,ill,1\n50,Ulm,ill,1\n" * 5)
     (tmp_path / "mine.csv").write_text("age,town,outcome,who\n" + "40,Ulm,ill,0\n" * 8)  # no Bonn, nobody who is well
     data = Table("people.csv", "outcome", "who", leave_out=("who",))
-    (tmp_path / "own.toml").write_text(to_toml(experiment(data).but(runtime=to.InProcess())))
+    (tmp_path / "own.toml").write_text(to_toml(experiment(data).but(runtime=to.runtime.InProcess())))
     assert main(["deploy", "init", "app", "own.toml"]) == 0
     template = (tmp_path / "app" / "device.toml").read_text()
     followed = re.sub(r"(?m)^# (?=\[|\w+ = )", "", template)
@@ -241,7 +241,7 @@ def test_the_template_of_a_device_with_its_comments_followed_is_a_device(tmp_pat
 def test_an_app_for_a_table_that_is_elsewhere_asks_for_its_columns(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.toml").write_text(
-        to_toml(experiment(Table("gone.csv", "k", clients=2)).but(runtime=to.InProcess()))
+        to_toml(experiment(Table("gone.csv", "k", clients=2)).but(runtime=to.runtime.InProcess()))
     )
     assert main(["deploy", "init", "app", "own.toml"]) == 0
     said = " ".join(capsys.readouterr().err.split())

@@ -44,7 +44,7 @@ def test_who_joins_is_outside_before_and_who_leaves_goes_first():
         ([to.Join(10, 5)], "0 to 9"),
         ([to.Leave("ann", 5)], "0 to 9"),
         ([to.Join(c, 5) for c in range(10)], "no member in the first round"),
-        ([to.RandomEvents(waiting=10)], "at least one must be a member"),
+        ([to.events.RandomEvents(waiting=10)], "at least one must be a member"),
     ],
 )
 def test_what_cannot_be_is_refused(entries: list[object], says: str):
@@ -72,7 +72,7 @@ def test_clients_by_name(tmp_path: Path):
 def test_a_file_of_events(tmp_path: Path):
     path = tmp_path / "events.csv"
     path.write_text("round,client,event\n50,9,join\n20,3,leave\n40,3,join\n")
-    found = calendar(to.EventLog(str(path)))
+    found = calendar(to.events.EventLog(str(path)))
     assert found.outside_L.tolist() == [9]
     assert found.at(40) == (to.Join(3, 40),)
     for text, says in [
@@ -83,9 +83,9 @@ def test_a_file_of_events(tmp_path: Path):
     ]:
         path.write_text(text)
         with pytest.raises(UserError, match=says):
-            calendar(to.EventLog(str(path)))
+            calendar(to.events.EventLog(str(path)))
     with pytest.raises(UserError, match=r"cannot read .*none\.csv"):
-        calendar(to.EventLog(str(tmp_path / "none.csv")))
+        calendar(to.events.EventLog(str(tmp_path / "none.csv")))
 
 
 @given(
@@ -96,7 +96,7 @@ def test_a_file_of_events(tmp_path: Path):
 def test_random_events_can_happen_and_do_not_depend_on_the_rounds_that_follow(
     seed, joins, leaves, returns, waiting, more
 ):
-    entry = to.RandomEvents(joins if waiting else 0.0, leaves, returns, waiting)
+    entry = to.events.RandomEvents(joins if waiting else 0.0, leaves, returns, waiting)
     entries = (to.Leave(2, 4), to.Join(7, 9), entry)
     short = calendar(*entries, setting=EventSetting(12, None, 20, seed))
     long = calendar(*entries, setting=EventSetting(12, None, 20 + more, seed))  # checked: nobody joins or leaves twice
@@ -110,7 +110,7 @@ def test_random_events_can_happen_and_do_not_depend_on_the_rounds_that_follow(
 
 
 def test_rates_are_expected_numbers():
-    entry = to.RandomEvents(joins=0.5, leaves=0.7, returns=0.4, waiting=5000)
+    entry = to.events.RandomEvents(joins=0.5, leaves=0.7, returns=0.4, waiting=5000)
     found = calendar(entry, setting=EventSetting(1_000_000, None, 2000, 3))
     events = [event for t in range(2000) for event in found.at(t)]
     joins = sum(isinstance(e, to.Join) and e.client in set(found.outside_L.tolist()) for e in events)
@@ -136,15 +136,15 @@ def test_poisson_has_the_mean_and_spread_of_a_large_rate_too(rate: float):
 
 @pytest.mark.parametrize("leaves", [800.0, 1e18])
 def test_a_large_rate_makes_events_and_the_population_bounds_them(leaves: float):
-    many = calendar(to.RandomEvents(leaves=leaves), setting=EventSetting(5000, None, 3, 0))
+    many = calendar(to.events.RandomEvents(leaves=leaves), setting=EventSetting(5000, None, 3, 0))
     assert len(many.at(1)) == (pytest.approx(800, abs=150) if leaves == 800 else 4999)
-    assert len(calendar(to.RandomEvents(leaves=leaves), setting=EventSetting(100, None, 3, 0)).at(1)) == 99
+    assert len(calendar(to.events.RandomEvents(leaves=leaves), setting=EventSetting(100, None, 3, 0)).at(1)) == 99
 
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf")])
 def test_a_rate_that_is_no_number_is_refused(rate: float):
     with pytest.raises(UserError, match="finite"):
-        to.RandomEvents(leaves=rate)
+        to.events.RandomEvents(leaves=rate)
 
 
 def test_events_in_an_experiment_file():
@@ -160,8 +160,8 @@ def test_events_in_an_experiment_file():
     }  # fmt: skip
     experiment = config.from_table(table)
     assert experiment.world.events[:2] == (to.Join(49, 50), to.Leave(3, 20))
-    assert experiment.algorithm.membership.constants == to.Constants(1.0, 2.0, 3.0)
-    assert experiment.algorithm.membership.drop == to.DropInactive(J=2.0)
+    assert experiment.algorithm.membership.constants == to.membership.Constants(1.0, 2.0, 3.0)
+    assert experiment.algorithm.membership.drop == to.membership.DropInactive(J=2.0)
     import tomllib
 
     again = config.from_table(tomllib.loads(config.to_toml(experiment)))

@@ -12,7 +12,7 @@ from turnout.running.records.finding import find_runs
 from turnout.view.report.results import results, results_table
 
 
-def away(weighting: to.Weighting, title: str) -> to.Experiment:
+def away(weighting: to.weighting.Weighting, title: str) -> to.Experiment:
     world = to.World(to.data.Synthetic(clients=10, sizes=to.data.Equal(40)), to.participation.Dropout(0.5))
     return to.Experiment(world, algorithm=to.Algorithm(weighting=weighting), rounds=4, title=title)
 
@@ -23,8 +23,8 @@ def columns(folder: Path) -> dict[str, str]:
 
 
 def test_the_table_shows_the_sum_of_weights_where_it_is_not_1(tmp_path: Path):
-    mean = to.run(away(to.FedAvg(), "mean"), tmp_path / "mean", quiet=True)
-    unused = to.run(away(to.ByShare(), "unused"), tmp_path / "unused", quiet=True)
+    mean = to.run(away(to.weighting.FedAvg(), "mean"), tmp_path / "mean", quiet=True)
+    unused = to.run(away(to.weighting.ByShare(), "unused"), tmp_path / "unused", quiet=True)
     with unused.records() as records:
         sums = records.rounds()["weight_sum"]
     assert "sum of weights" not in columns(mean.folder)
@@ -35,7 +35,10 @@ def test_the_table_shows_the_sum_of_weights_where_it_is_not_1(tmp_path: Path):
     assert f"{sums.mean():.3g}" in screen.file.getvalue()  # type: ignore[attr-defined]
     page = unused.report().read_text(encoding="utf-8")
     assert "sum of weights" in page
-    for whole in (away(to.FedNova(), "steps"), away(to.ByShare(), "old").but(**{"algorithm.substitution": to.Stale()})):
+    for whole in (
+        away(to.weighting.FedNova(), "steps"),
+        away(to.weighting.ByShare(), "old").but(**{"algorithm.substitution": to.substitution.Stale()}),
+    ):
         found = to.run(whole, tmp_path / whole.title, quiet=True)
         assert "sum of weights" not in columns(found.folder), "weights of steps; old updates that stand in"
     assert "sum of weights" not in mean.report().read_text(encoding="utf-8").split("<h2>Curves</h2>")[0]

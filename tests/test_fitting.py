@@ -18,8 +18,14 @@ from turnout.testing import check_term
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a text": (lambda: to.Algorithm(weighting="C"), r"algorithm\.weighting is the text 'C'.*ByWork\(\)"),
-    "a class": (lambda: to.Algorithm(substitution=to.Friends), r"algorithm\.substitution is the class Friends"),
-    "another role": (lambda: to.Algorithm(weighting=to.Friends()), r"algorithm\.weighting is an object of class Frie"),
+    "a class": (
+        lambda: to.Algorithm(substitution=to.substitution.Friends),
+        r"algorithm\.substitution is the class Friends",
+    ),
+    "another role": (
+        lambda: to.Algorithm(weighting=to.substitution.Friends()),
+        r"algorithm\.weighting is an object of class Frie",
+    ),
     "the optimizer": (lambda: to.Algorithm(to.SGD(0.1)), r"algorithm\.local is an object of class SGD.*Local\(SGD"),
     "torch's": (lambda: to.Local(torch.optim.SGD), r"algorithm\.local\.optimizer is the class SGD"),
     "no term": (lambda: to.Algorithm(terms=[object()]), r"algorithm\.terms .*it has no name.*terms\.LocalTerm"),
@@ -74,8 +80,11 @@ VALUES: dict[str, tuple[Callable[[], to.Experiment], str]] = {
         r"sizes must be .*Equal\(\.\.\.\) or None, not 10",
     ),
     "a target": (lambda: of(stop=to.Stop(target="x")), r"stop\.target must be a number or None, not 'x'"),
-    "a term": (lambda: of(algorithm=to.Algorithm(terms=[to.Proximal(float("nan"))])), r"terms\.0\.mu is not a number"),
-    "threads": (lambda: of(runtime=to.InProcess(threads=1.5)), r"runtime\.threads must be a whole number"),
+    "a term": (
+        lambda: of(algorithm=to.Algorithm(terms=[to.terms.Proximal(float("nan"))])),
+        r"terms\.0\.mu is not a number",
+    ),
+    "threads": (lambda: of(runtime=to.runtime.InProcess(threads=1.5)), r"runtime\.threads must be a whole number"),
     "nothing to train": (lambda: of(model=torch.nn.Flatten()), "no parameter that can be trained"),
     "a recipe": (lambda: "digits", "was given the str 'digits'"),  # type: ignore[arg-type, return-value]
 }

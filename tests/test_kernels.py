@@ -278,7 +278,7 @@ def squares(place: Place, layer: Layer, x: Tensor, d: Tensor, weights: dict) -> 
 def test_terms_as_one_pull_are_their_corrections_one_after_another():
     """k x - f - d is what springs and a drift add; on a GPU the whole step is a kernel."""
     x, grad, start = drawn(3, 40), drawn(3, 40, seed=1), drawn(1, 30, seed=2)
-    terms = [to.Proximal(0.7), to.Elastic(0.3), to.Scaffold()]
+    terms = [to.terms.Proximal(0.7), to.terms.Elastic(0.3), to.terms.Scaffold()]
     down = {"elastic": {"U": drawn(30, seed=3), "V": drawn(30, seed=4), "Z": torch.ones(1)}}
     down |= {"scaffold": {"c": drawn(30, seed=5)}}
     mine = {"scaffold": {"c": drawn(3, 30, seed=6)}}
@@ -294,7 +294,10 @@ def test_terms_as_one_pull_are_their_corrections_one_after_another():
     whole = grad.clone()
     whole[:, :30] += pull.stiff_P * x[:, :30] - pull.pull_P - pull.own_cP
     close(whole, corrected)
-    assert Pull.of([to.Scaffold(), to.FedGATE()], start, down, mine | {"fedgate": {"delta": drawn(3, 30)}}) is None
+    assert (
+        Pull.of([to.terms.Scaffold(), to.terms.FedGATE()], start, down, mine | {"fedgate": {"delta": drawn(3, 30)}})
+        is None
+    )
     if "kernels" in PLACES:
         there = x.cuda()
         on_gpu = Pull(pull.stiff_P.cuda(), pull.pull_P.cuda(), pull.own_cP.cuda())
@@ -346,7 +349,7 @@ def test_what_an_elastic_term_sends(place):
     if place.swapped:
         v, z = elastic_kernel.products(u.to(place.device), w.to(place.device))
     else:
-        sent = to.Elastic()._message(u.to(place.device), w.to(place.device))
+        sent = to.terms.Elastic()._message(u.to(place.device), w.to(place.device))
         v, z = sent["v"], sent["z"]
     assert torch.equal(v.cpu(), u * w)
     close(z.cpu(), (u * w * w).sum(1, keepdim=True))
@@ -367,9 +370,9 @@ def test_a_step_with_momentum(place):
 
 
 SPRINGS = {
-    "head at home": {"terms": [to.Elastic(0.5)], "personal": to.personal.Named("output.*")},
-    "two": {"terms": [to.Elastic(0.5), to.Proximal(0.3)]},
-    "drift": {"terms": [to.Elastic(0.5), to.Scaffold()]},
+    "head at home": {"terms": [to.terms.Elastic(0.5)], "personal": to.personal.Named("output.*")},
+    "two": {"terms": [to.terms.Elastic(0.5), to.terms.Proximal(0.3)]},
+    "drift": {"terms": [to.terms.Elastic(0.5), to.terms.Scaffold()]},
 }
 
 
@@ -388,7 +391,7 @@ def after_rounds(settings: dict, device: str, engine: str):
     x, y = drawn(24, 1, 15, 20), torch.arange(24) % 4
     data = to.data.Own(x, y, torch.arange(24) // 12, test=(x[:4], y[:4]), test_share=0.0)
     algorithm = to.Algorithm(to.Local(to.SGD(0.05), steps=3, batch_size=5), **settings)
-    runtime, world = to.InProcess(device=device, engine=engine), to.World(data, to.participation.Always())
+    runtime, world = to.runtime.InProcess(device=device, engine=engine), to.World(data, to.participation.Always())
     track = prepare(to.Experiment(world, to.models.MLP(230), algorithm, rounds=3, runtime=runtime))
     state = track.begin()
     for t in range(3):

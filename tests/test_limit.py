@@ -19,7 +19,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("engine", MODELS)
-@pytest.mark.parametrize("terms", [(), (to.Scaffold(),)])
+@pytest.mark.parametrize("terms", [(), (to.terms.Scaffold(),)])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_stopping_is_being_asked_for_less(engine, terms, momentum):
     local = to.Local(to.SGD(0.1, momentum=momentum), steps=64, batch_size=4)
@@ -27,8 +27,8 @@ def test_stopping_is_being_asked_for_less(engine, terms, momentum):
         to.Experiment(
             world=to.World(to.data.Digits(clients=5)),
             model=MODELS[engine],
-            algorithm=to.Algorithm(local, terms=terms, weighting=to.ByWork()),
-            runtime=to.InProcess(device="cpu", threads=1, engine=engine),
+            algorithm=to.Algorithm(local, terms=terms, weighting=to.weighting.ByWork()),
+            runtime=to.runtime.InProcess(device="cpu", threads=1, engine=engine),
         )
     )
     runtime, client_R = track.runtime, torch.tensor([2])

@@ -144,7 +144,9 @@ def with_owners(folder: Path, owners: tuple[str, ...], rounds: int = 2) -> to.Ex
     rows = [f"{i % 5},{i % 3},{owners[i % len(owners)]},{i % 2}" for i in range(60)]
     (folder / "data.csv").write_text("a,b,who,y\n" + "\n".join(rows) + "\n")
     data = to.data.Table(str(folder / "data.csv"), label="y", owner="who")
-    return to.Experiment(to.World(data), to.models.MLP(4), rounds=rounds, runtime=to.InProcess(device="cpu", threads=1))
+    return to.Experiment(
+        to.World(data), to.models.MLP(4), rounds=rounds, runtime=to.runtime.InProcess(device="cpu", threads=1)
+    )
 
 
 def test_a_run_says_how_many_clients_match_and_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +169,7 @@ def test_a_run_says_how_many_clients_match_and_warns(tmp_path: Path, capsys: pyt
 def test_a_run_of_scores_warns_too(tmp_path: Path) -> None:
     log = log_of(tmp_path, ("ann", "dan"), mode="blocks")
     data = to.data.Arriving(to.data.Digits(), [("1", "2"), ("2", "3")], per_label=5, public=9, names=("ann", "bob"))
-    track = prepare(to.Experiment(to.World(data, log), to.models.MLP(4), to.Scores(), rounds=1))
+    track = prepare(to.Experiment(to.World(data, log), to.models.MLP(4), to.scores.Scores(), rounds=1))
     assert any("1 of 2 clients in the log own data" in words for words in track.warnings)
 
 

@@ -87,15 +87,15 @@ def test_the_objective_shifts_the_clock_restarts_and_the_boost_decays_on_its_own
 
 
 def test_rule_24_scheme_a_boosts_a_newcomer_only_if_it_is_complete():
-    a = town(to.Join(1, 0), fractions=FRACTIONS, weighting=to.CompleteOnly())
+    a = town(to.Join(1, 0), fractions=FRACTIONS, weighting=to.weighting.CompleteOnly())
     torch.testing.assert_close(moved(a), expected([2 * P[0], 0, 0, 2 * P[3]], a))
-    b = town(to.Join(3, 0), fractions=FRACTIONS, weighting=to.CompleteOnly())
+    b = town(to.Join(3, 0), fractions=FRACTIONS, weighting=to.weighting.CompleteOnly())
     torch.testing.assert_close(moved(b), expected([2 * P[0], 0, 0, 3 * 2 * P[3]], b))
 
 
 def test_rules_6_and_29_a_boost_is_for_ones_own_share_not_for_what_is_borrowed():
     """weight_c = boost_c share_c + borrowed_c, then the scheme's scale."""
-    experiment = town(to.Join(1, 0), fractions=FRACTIONS, substitution=to.Spread())
+    experiment = town(to.Join(1, 0), fractions=FRACTIONS, substitution=to.substitution.Spread())
     present = P[0] + P[1] + P[3]
     lent = [p / present * P[2] for p in P]
     torch.testing.assert_close(
@@ -165,16 +165,16 @@ def test_only_those_who_are_there_answer_for_the_old_objective():
 @pytest.mark.parametrize(
     ("weighting", "over", "selection"),
     [
-        (to.ByWork(), "normalised", to.selection.Everyone()),
-        (to.CompleteOnly(), "normalised", to.selection.Everyone()),
-        (to.ByShare(), "unbiased", to.selection.Count(2)),
-        (to.CompleteOnly(), "normalised", to.selection.Count(2)),
-        (to.FedNova(), "unbiased", to.selection.Count(3)),
+        (to.weighting.ByWork(), "normalised", to.selection.Everyone()),
+        (to.weighting.CompleteOnly(), "normalised", to.selection.Everyone()),
+        (to.weighting.ByShare(), "unbiased", to.selection.Count(2)),
+        (to.weighting.CompleteOnly(), "normalised", to.selection.Count(2)),
+        (to.weighting.FedNova(), "unbiased", to.selection.Count(3)),
     ],
 )
 def test_include_is_to_be_absent_for_ever_without_being_asked(weighting, over, selection):
     """SPEC §2.5: n_l stays in the denominator, l contributes nothing, no reset of the learning rate."""
-    parts = {"weighting": weighting, "shares": to.Shares(over=over), "selection": selection}
+    parts = {"weighting": weighting, "shares": to.weighting.Shares(over=over), "selection": selection}
     left = town(to.Leave(1, 2), membership=to.Membership(leave="include"), **parts)
     away = town(**parts)
     away = dataclasses.replace(away, world=dataclasses.replace(away.world, participation=Until(1, 2)))
@@ -211,7 +211,7 @@ def test_rule_5_a_friend_in_the_place_of_one_who_left_only_where_asked():
         experiment = town(
             to.Leave(1, 0),
             fractions=FRACTIONS,
-            substitution=to.Spread(),
+            substitution=to.substitution.Spread(),
             membership=to.Membership(leave="include", stand_in=stand_in),
         )
         missing, present = P[2] + (P[1] if stand_in else 0), P[0] + P[3]
@@ -256,7 +256,7 @@ def test_what_an_excluded_client_kept_is_forgotten_and_an_included_one_keeps_it(
 
 
 @dataclasses.dataclass(frozen=True)
-class Remembers(to.NoSubstitution):
+class Remembers(to.substitution.NoSubstitution):
     """A substitution with something to forget."""
 
     def begin(self, clients, width):
@@ -298,7 +298,7 @@ def test_decide_says_what_it_decided_from_which_numbers():
 
 
 def test_decide_with_constants_of_ones_own_and_too_early():
-    given = to.Constants(D=1.0, V=1.0, gamma=1.0, Gamma_l=50.0)
+    given = to.membership.Constants(D=1.0, V=1.0, gamma=1.0, Gamma_l=50.0)
     for rule in ("crossing", "literal", "sqrt"):
         for deadline in (4, 5000):
             chosen = to.Membership(leave="decide", rule=rule, constants=given, deadline=deadline)
@@ -326,7 +326,7 @@ def test_past_the_deadline_who_leaves_stays_in_the_objective(deadline: int, rule
 
 def test_past_the_deadline_nobody_is_dropped():
     """γ = 0, the default: at the deadline nothing but the square of no rounds is left."""
-    drop = to.DropInactive(least=1)
+    drop = to.membership.DropInactive(least=1)
     for deadline, out in ((1, []), (2, []), (6, [2])):
         membership = to.Membership(drop=drop, deadline=deadline)
         _, records = play(ready(town(to.Join(0, 2), fractions=FRACTIONS, membership=membership, rounds=6)), 6)
@@ -339,7 +339,7 @@ def test_past_the_deadline_nobody_is_dropped():
 def test_who_is_hardly_ever_there_is_dropped_and_may_rejoin():
     """001 Cor. 1 with y_a = 1 for client 2: dropped once the others have answered 1.5 times on average, so after two
     rounds, back as a newcomer after 3 more, judged again."""
-    drop = to.DropInactive(J=1.0, C=1.0, least=1.5, rejoin_after=3)
+    drop = to.membership.DropInactive(J=1.0, C=1.0, least=1.5, rejoin_after=3)
     experiment = town(fractions=FRACTIONS, membership=to.Membership(drop=drop, deadline=1000), rounds=9)
     _, records = play(ready(experiment), 9)
     events = [(r.round, *e[:2]) for r in records for e in r.events]
@@ -366,7 +366,7 @@ class Rare:
 
 def dropped(participation: object, rounds: int, **algorithm: object) -> set[int]:
     """Who of twenty clients is dropped, by the default rule unless another is given."""
-    membership = to.Membership(drop=algorithm.pop("drop", to.DropInactive()))
+    membership = to.Membership(drop=algorithm.pop("drop", to.membership.DropInactive()))
     made = world([4] * 20, local=to.Local(steps=2, batch_size=4), membership=membership, **algorithm)
     made = dataclasses.replace(made, world=dataclasses.replace(made.world, participation=participation))
     _, records = play(ready(dataclasses.replace(made, rounds=rounds)), rounds)
@@ -381,7 +381,7 @@ def test_clients_that_are_away_now_and_then_are_not_dropped_by_default(away: flo
 
 def test_the_corollary_alone_is_for_those_who_ask_for_it():
     """J = C = 1: y_a > T / (E (T - τ0))², which is 1/400 at first: one absence is too many."""
-    assert len(dropped(Rare(set(), 1, 0.1), 100, drop=to.DropInactive(rarely=math.inf))) > 10
+    assert len(dropped(Rare(set(), 1, 0.1), 100, drop=to.membership.DropInactive(rarely=math.inf))) > 10
 
 
 def test_clients_that_are_hardly_there_are_dropped_by_default():
@@ -399,7 +399,7 @@ def test_when_nobody_answers_for_long_that_is_nobody_s_fault():
 
 def test_rounds_in_which_nobody_answers_or_counts_are_remembered():
     """One of four is asked a round and 2 is never there: rounds without it are all there is to know of it."""
-    drop = to.DropInactive(least=1)
+    drop = to.membership.DropInactive(least=1)
     counted = town(fractions=(1.0, 1.0, 0.0, 1.0), membership=to.Membership(drop=drop), rounds=12)
     server, records = play(ready(counted, **{"algorithm.selection": to.selection.Count(1)}), 12)
     asked = [int(r.clients["client"][0]) for r in records]
@@ -416,7 +416,7 @@ def test_rounds_in_which_nobody_answers_or_counts_are_remembered():
 def test_what_a_skipped_round_leaves_in_the_ledger():
     """Asked and there but incomplete (scheme A), asked and away, asked and no number: no loss enters the curve."""
     decide = to.Membership(leave="decide")
-    partial = town(fractions=(0.5, 0.5, 0.0, 0.5), membership=decide, weighting=to.CompleteOnly())
+    partial = town(fractions=(0.5, 0.5, 0.0, 0.5), membership=decide, weighting=to.weighting.CompleteOnly())
     server, records = play(ready(partial), 2)
     assert {r.skipped for r in records} == {"no client's work counts"}
     ledger = server.roster.ledger
@@ -467,7 +467,7 @@ def same_state(a: dict, b: dict) -> bool:
 
 
 def test_an_event_of_the_world_about_somebody_who_was_dropped():
-    drop = to.DropInactive(J=1.0, C=0.0, least=1.5)
+    drop = to.membership.DropInactive(J=1.0, C=0.0, least=1.5)
     experiment = town(to.Leave(2, 4), to.Join(2, 5), fractions=FRACTIONS, membership=to.Membership(drop=drop))
     _, records = play(ready(experiment), 6)
     assert next(e for r in records for e in r.events if e[1] != "drop") == (2, "leave", "was dropped before")
@@ -551,7 +551,10 @@ def test_made_data_pools_the_members_of_its_sample():
 def test_unbiased_shares_follow_membership():
     """a_k = n_k / n · N / |cohort| over those the objective is over, kept up by changes."""
     experiment = town(
-        to.Leave(1, 2), shares=to.Shares(over="unbiased"), selection=to.selection.Count(2), weighting=to.ByShare()
+        to.Leave(1, 2),
+        shares=to.weighting.Shares(over="unbiased"),
+        selection=to.selection.Count(2),
+        weighting=to.weighting.ByShare(),
     )
     prepared = ready(experiment)
     _, records = play(prepared, 4)
@@ -566,7 +569,7 @@ def test_engines_agree_on_every_event():
     events = (to.Leave(1, 1), to.Join(3, 2), to.Join(1, 3), to.Leave(0, 4))
     results = []
     for engine in ("loop", "vmap", "by-hand"):
-        experiment = town(*events, fractions=(1.0, 0.5, 0.75, 1.0), terms=(to.Proximal(0.2),))
+        experiment = town(*events, fractions=(1.0, 0.5, 0.75, 1.0), terms=(to.terms.Proximal(0.2),))
         prepared = ready(experiment, **{"runtime.engine": engine})
         results.append(play(prepared, 6)[0].shared_P)
     for other in results[1:]:
@@ -575,7 +578,7 @@ def test_engines_agree_on_every_event():
 
 def test_a_million_clients_cost_no_more_than_those_who_move():
     data = to.data.Synthetic(clients=1_000_000, sizes=to.data.Equal(20), central_clients=5)
-    events = (to.RandomEvents(joins=2.0, leaves=2.0, returns=1.0, waiting=50), to.Leave(999_999, 2))
+    events = (to.events.RandomEvents(joins=2.0, leaves=2.0, returns=1.0, waiting=50), to.Leave(999_999, 2))
     experiment = to.Experiment(
         to.World(data, events=events),
         algorithm=to.Algorithm(selection=to.selection.Count(5), membership=to.Membership(leave="include", surveyed=4)),
@@ -596,11 +599,11 @@ def test_wrong_settings_are_refused_with_a_sentence():
         with pytest.raises(UserError, match=says):
             to.Membership(**settings)
     with pytest.raises(UserError, match="gamma"):
-        to.Constants(1.0, 1.0, 0.0)
+        to.membership.Constants(1.0, 1.0, 0.0)
     with pytest.raises(UserError, match="rejoin_after"):
-        to.DropInactive(rejoin_after=0)
+        to.membership.DropInactive(rejoin_after=0)
     with pytest.raises(UserError, match=r"rarely.*must be above 0"):
-        to.DropInactive(rarely=0.0)
+        to.membership.DropInactive(rarely=0.0)
 
 
 def test_nobody_is_boosted_where_nobody_was_there_before():

@@ -190,10 +190,10 @@ def raising(folder: Path, lr: float, clock: int) -> float:
 
 
 def digits(schedule: Callable[[float, int], float]) -> to.Experiment:
-    local = to.Local(to.SGD(lr=0.1), epochs=1, batch_size=10, schedule=to.Custom(schedule))
+    local = to.Local(to.SGD(lr=0.1), epochs=1, batch_size=10, schedule=to.schedules.Custom(schedule))
     world = to.World(to.data.Digits(clients=10))
     return to.Experiment(world, to.models.MLP(8), algorithm=to.Algorithm(local), rounds=2).but(
-        runtime=to.InProcess(device="cpu", threads=1)
+        runtime=to.runtime.InProcess(device="cpu", threads=1)
     )
 
 

@@ -45,11 +45,11 @@ WAYS: dict[str, dict[str, object]] = {
         "algorithm.share_personal": True,
         "algorithm.newcomers": "average",
     },
-    "mixing": {"model": to.models.MLP(4), "algorithm.mixing": to.FedAMP()},
-    "second model": {"model": to.models.MLP(4), "algorithm.terms": (to.APFL(),)},
+    "mixing": {"model": to.models.MLP(4), "algorithm.mixing": to.mixing.FedAMP()},
+    "second model": {"model": to.models.MLP(4), "algorithm.terms": (to.terms.APFL(),)},
     "moments": {"algorithm.local.optimizer": to.Adam(lr=0.01), "algorithm.personal": to.personal.batch_norm},
-    "told": {"model": to.models.MLP(4), "algorithm.terms": (to.FedGATE(),)},
-    "exact": {"runtime": to.InProcess(precision="float64"), "algorithm.personal": to.personal.batch_norm},
+    "told": {"model": to.models.MLP(4), "algorithm.terms": (to.terms.FedGATE(),)},
+    "exact": {"runtime": to.runtime.InProcess(precision="float64"), "algorithm.personal": to.personal.batch_norm},
     "watched": {"evaluate": to.Evaluate(activations=True), "algorithm.local.epochs": 1},
     "some": {"algorithm.selection": to.selection.Count(3)},
     "calibrated": {
@@ -101,7 +101,7 @@ def test_data_and_logs_may_be_gone(tmp_path: Path) -> None:
 
 def test_data_in_memory_is_not_needed_to_build_a_model_that_a_file_can_name(tmp_path: Path) -> None:
     data = to.data.Own(torch.randn(30, 4), torch.randn(30), owner=[i % 3 for i in range(30)])
-    task = to.Task(loss=lambda output, target: (output - target).square().mean(1))
+    task = to.tasks.Task(loss=lambda output, target: (output - target).square().mean(1))
     run = to.run(to.Experiment(to.World(data), to.models.MLP(4), task=task, rounds=2), tmp_path / "run", quiet=True)
     with pytest.raises(to.UserError, match="an object of your own"):
         prepare(to.open_run(tmp_path / "run").experiment)

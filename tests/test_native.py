@@ -155,9 +155,9 @@ def made_for(model: nn.Module, personal: Predicate | None, x: Tensor) -> Trainer
 
 SPRINGS = {
     "proximal": [Proximal(0.7)],
-    "elastic": [to.Elastic(0.5, samples=3)],
-    "kept": [to.Elastic(0.5, samples=3, fisher_keep=0.2)],
-    "both": [Proximal(0.3), to.Elastic(0.2, samples=3)],
+    "elastic": [to.terms.Elastic(0.5, samples=3)],
+    "kept": [to.terms.Elastic(0.5, samples=3, fisher_keep=0.2)],
+    "both": [Proximal(0.3), to.terms.Elastic(0.2, samples=3)],
 }
 
 
@@ -169,7 +169,9 @@ def test_springs_in_c_equal_the_loop(make, terms, reported):
     width = lay_out(make()).width
     g = torch.Generator().manual_seed(8)
     U, V = torch.rand(width, generator=g, dtype=torch.float64), torch.randn(width, generator=g, dtype=torch.float64)
-    down = {"elastic": {"U": U, "V": V, "Z": torch.ones(1).double()} if reported else to.Elastic().server_state(U)}
+    down = {
+        "elastic": {"U": U, "V": V, "Z": torch.ones(1).double()} if reported else to.terms.Elastic().server_state(U)
+    }
     if reported and "fisher_keep=0.2" in str(terms):
         index = torch.arange(0, width, 5)
         down["elastic"] |= {"U": U[index], "V": V[index], "index": index.int()}
@@ -261,7 +263,7 @@ def test_a_label_without_a_score_is_an_error_and_no_crash():
 
 def test_what_is_not_plain_is_left_to_others():
     trainer, job = in_c(dense())
-    assert None is trainer._native(dataclasses.replace(job, terms=[to.Scaffold()]))
+    assert None is trainer._native(dataclasses.replace(job, terms=[to.terms.Scaffold()]))
     assert None is trainer._native(dataclasses.replace(job, magnitudes=True))
     x = torch.zeros(4, 1, 6, 6)
     for model, loss in [
@@ -285,15 +287,15 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     function.cache_clear()
 
 
-def chosen(engine: str) -> to.InProcess:
-    return to.InProcess(device="cpu", engine=engine, threads=1)
+def chosen(engine: str) -> to.runtime.InProcess:
+    return to.runtime.InProcess(device="cpu", engine=engine, threads=1)
 
 
 def test_without_a_compiler_the_same_run_goes_by_hand(fresh: Path, monkeypatch: pytest.MonkeyPatch):
     experiment = to.Experiment(to.World(blobs([9, 14, 5])), rounds=2, runtime=chosen("auto"))
     there = ready(experiment)
     assert there.about()["engine"] == ("native" if native.train_function(torch.float32) else "by hand")
-    assert ready(experiment, **{"algorithm.terms": [to.Scaffold()]}).about()["engine"] == "by hand"
+    assert ready(experiment, **{"algorithm.terms": [to.terms.Scaffold()]}).about()["engine"] == "by hand"
     with_c, _ = play(there, 2)
     function.cache_clear()
     monkeypatch.setenv("PATH", "")

@@ -42,7 +42,7 @@ def parsed(text: str) -> ET.Element:
 
 
 def test_an_experiment_shows_what_was_chosen():
-    text = small(title="a <b> & c", **{"algorithm.weighting": to.ByShare()})._repr_html_()
+    text = small(title="a <b> & c", **{"algorithm.weighting": to.weighting.ByShare()})._repr_html_()
     words = " ".join(parsed(text).itertext())
     assert "a <b> & c" in words
     for said in ("Synthetic(clients=6", "Dropout(rate=0.4", "Logistic", "ByShare()", "epochs=2", "3"):

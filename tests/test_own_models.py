@@ -285,11 +285,11 @@ def test_layers_that_learn_their_size_from_the_samples_resume(tmp_path: Path) ->
 # -- closings
 
 CLOSINGS = {
-    "deadline": to.Deadline(seconds=1.2),
-    "late": to.Deadline(seconds=1.2, partial=False, late="use"),
-    "first": to.FirstReplies(count=3),
-    "percentile": to.Percentile(),
-    "buffered": to.Buffered(size=2, concurrency=4),
+    "deadline": to.closing.Deadline(seconds=1.2),
+    "late": to.closing.Deadline(seconds=1.2, partial=False, late="use"),
+    "first": to.closing.FirstReplies(count=3),
+    "percentile": to.closing.Percentile(),
+    "buffered": to.closing.Buffered(size=2, concurrency=4),
 }
 DEVICES = to.devices.Tiers(slower=20000.0)
 NORMED = to.models.MLP(5, batch_norm=True)
@@ -322,7 +322,7 @@ def trained_with_data(run: to.Run) -> dict[str, Tensor]:
 
 
 def test_a_run_that_stops_by_simulated_hours_has_a_model(tmp_path: Path) -> None:
-    given = timed(to.WaitForAll(), stop=to.Stop(simulated_hours=1e-4))
+    given = timed(to.closing.WaitForAll(), stop=to.Stop(simulated_hours=1e-4))
     run = to.run(given, tmp_path / "run", quiet=True)
     assert run.stopped() is not None
     assert_equal(dict(run.model().state_dict()), trained_with_data(run))
@@ -341,9 +341,9 @@ def test_late_replies_and_statistics_survive_a_resume(closing: str, optimizer: o
     assert_equal(dict(resumed.model().state_dict()), dict(whole.model().state_dict()))
 
 
-@pytest.mark.parametrize("term", [to.Elastic(strength=0.1), to.Scaffold(), to.MimeLite()])
+@pytest.mark.parametrize("term", [to.terms.Elastic(strength=0.1), to.terms.Scaffold(), to.terms.MimeLite()])
 def test_what_terms_and_the_server_hold_survives_a_resume(term: object, tmp_path: Path) -> None:
-    changes = {"algorithm.terms": (term,), "algorithm.server": to.ServerAdam(), "model": NORMED}
+    changes = {"algorithm.terms": (term,), "algorithm.server": to.server.ServerAdam(), "model": NORMED}
     given = small(rounds=6, **changes)
     to.run(given.but(rounds=3), tmp_path / "run", quiet=True)
     resumed = to.run(given, tmp_path / "run", resume=True, quiet=True)
@@ -452,7 +452,7 @@ def test_prediction_and_programs_with_a_module_by_its_path(
 
 def test_data_and_a_task_that_only_a_program_has_do_not_keep_a_run_closed(tmp_path: Path) -> None:
     data = to.data.Own(torch.randn(30, 4), torch.randn(30), owner=[i % 3 for i in range(30)])
-    task = to.Task(loss=lambda output, target: (output - target).square().mean(1))
+    task = to.tasks.Task(loss=lambda output, target: (output - target).square().mean(1))
     run = to.run(to.Experiment(to.World(data), to.models.MLP(4), task=task, rounds=2), tmp_path / "run", quiet=True)
     opened = to.open_run(tmp_path / "run")
     assert opened.curve("global_loss") == run.curve("global_loss")

@@ -46,7 +46,7 @@ def comparisons() -> dict[str, RuntimeComparison]:
 
 
 def check(names: Iterable[str], elsewhere: Elsewhere) -> None:
-    if isinstance(elsewhere.settings(to.InProcess()), BytesOnly):
+    if isinstance(elsewhere.settings(to.runtime.InProcess()), BytesOnly):
         names = [name for name in names if not name.startswith("labels/")]
     found = {name: comparisons()[name].with_(elsewhere) for name in names}
     assert {name: str(d) for name, d in found.items() if not acceptable(d, elsewhere)} == {}
@@ -79,5 +79,5 @@ def test_flowers_simulation():
 def test_a_difference_is_found():
     """Of another seed, and of other numbers: the comparison can fail."""
     comparison = RuntimeComparison(small_recipes(cooked())["participation/C"])
-    louder = Elsewhere(lambda here: to.InProcess(device="cpu", threads=1, precision="float64"))
+    louder = Elsewhere(lambda here: to.runtime.InProcess(device="cpu", threads=1, precision="float64"))
     assert not acceptable(comparison.with_(louder), louder)

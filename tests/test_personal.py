@@ -75,7 +75,7 @@ def test_8_10_all_personal_is_independent_training():
 
 def test_patches_are_the_clients_own_and_the_rest_is_averaged():
     """SPEC 6.3 over two rounds, by torch: shared layers and moments come down, patches and theirs stay; n is global."""
-    prepared = ready(personal_world(weighting=to.ByShare(), fractions=(1.0, 1.0, 0.0, 1.0)))
+    prepared = ready(personal_world(weighting=to.weighting.ByShare(), fractions=(1.0, 1.0, 0.0, 1.0)))
     server, _ = play(prepared, 2)
     p = torch.tensor(COUNTS, dtype=torch.float64)[[0, 1, 3]]
     shared, clients = prepared.model.layout.shared, (0, 1, 3)
@@ -159,12 +159,14 @@ def test_8_11_patches_do_not_depend_on_other_clients_patches():
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
-SCHEMES = [to.CompleteOnly(), to.ByShare(), to.ByWork(), to.FedNova()]
+SCHEMES = [to.weighting.CompleteOnly(), to.weighting.ByShare(), to.weighting.ByWork(), to.weighting.FedNova()]
 HOMES = [{}, {"personal": to.personal.batch_norm}, {"personal": to.personal.batch_norm, "share_personal": True}]
 
 
 @pytest.mark.parametrize("weighting", SCHEMES, ids=lambda w: type(w).__name__)
-@pytest.mark.parametrize("substitution", [to.NoSubstitution(), to.Spread()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "substitution", [to.substitution.NoSubstitution(), to.substitution.Spread()], ids=lambda s: type(s).__name__
+)
 def test_8_11_running_variances_stay_positive_under_every_scheme(weighting, substitution):
     """Whatever is boosted or scaled, variances are means: at the server, at home, and shared (rules 16, 18)."""
     for i, (home, optimizer) in enumerate(itertools.product(HOMES, (to.SGD(lr=0.3), ADAM))):
@@ -186,7 +188,7 @@ def test_7_3_rules_9_and_16_only_shared_parameters_are_columns_of_the_update():
     prepared = ready(personal_world())
     widths = []
 
-    class Looking(to.NoSubstitution):
+    class Looking(to.substitution.NoSubstitution):
         def observe(self, state, arrived):
             widths.append(arrived.update_RP.shape[1])
             return state
@@ -362,7 +364,7 @@ def test_a_million_clients_do_not_need_a_million_models():
     data = to.data.Synthetic(clients=1_000_000, sizes=to.data.Equal(30), test_share=0.2)
     experiment = to.Experiment(
         to.World(data), algorithm=to.Algorithm(selection=to.selection.Count(5), personal=to.personal.Named("*.bias")),
-        evaluate=to.Evaluate(clients=20), runtime=to.InProcess(device="cpu", threads=1),
+        evaluate=to.Evaluate(clients=20), runtime=to.runtime.InProcess(device="cpu", threads=1),
     )  # fmt: skip
     prepared = ready(experiment)
     server, _ = play(prepared, 2)
@@ -451,7 +453,7 @@ def toml_world(**algorithm) -> to.Experiment:
     data = to.data.Noisy(to.data.Digits(clients=6, sizes=to.data.Equal(20), partition=to.partition.Classes(2)))
     local = to.Local(to.Adam(), epochs=1, batch_size=8)
     chosen = to.Algorithm(local, personal=to.personal.batch_norm, selection=to.selection.Fraction(0.5), **algorithm)
-    runtime = to.InProcess(device="cpu", threads=1)
+    runtime = to.runtime.InProcess(device="cpu", threads=1)
     return to.Experiment(to.World(data), to.models.MLP(8, batch_norm=True), chosen, runtime=runtime)
 
 

@@ -27,7 +27,7 @@ class Mood(Enum):
 
 
 @dataclass(frozen=True)
-class Fussy(to.Weighting):
+class Fussy(to.weighting.Weighting):
     """A part with every kind of setting that a person might write."""
 
     how: Literal["soft", "hard"] = "soft"
@@ -40,7 +40,7 @@ class Fussy(to.Weighting):
 
 
 @dataclass(frozen=True)
-class Checked(to.Weighting):
+class Checked(to.weighting.Weighting):
     ratio: Fraction | None = None
     scale: float = 1.0
 
@@ -79,7 +79,7 @@ def test_what_is_none_of_them_is_a_sentence(settings, sentence):
 
 
 def test_none_where_it_is_not_the_default():
-    scores = to.Experiment(algorithm=to.Scores(early=None))
+    scores = to.Experiment(algorithm=to.scores.Scores(early=None))
     assert from_table(to_table(scores)) == scores
     owned = to.Experiment(to.World(to.data.Digits(clients=None, partition=None)))
     assert from_table(to_table(owned)) == owned
@@ -103,7 +103,7 @@ def test_a_numpy_number_in_an_experiment(tmp_path: Path):
 
 
 @dataclass(frozen=True)
-class ByNumber(to.Weighting):
+class ByNumber(to.weighting.Weighting):
     factors: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -119,7 +119,7 @@ def test_a_file_that_cannot_be_read_is_a_warning():
 
 
 @dataclass(frozen=True)
-class Renamed(to.Weighting):
+class Renamed(to.weighting.Weighting):
     """Its settings have other names than its arguments, so a file cannot make it again."""
 
     by: float = 1.0
@@ -130,7 +130,7 @@ class Renamed(to.Weighting):
 
 def test_objects_of_ones_own_are_allowed():
     @dataclass(frozen=True)
-    class Here(to.Weighting):
+    class Here(to.weighting.Weighting):
         strength: float = 1.0
 
     check_reads_back(with_part(Here()))

@@ -302,7 +302,7 @@ def test_a_run_of_named_clients_replays_its_own_turnout(tmp_path: Path) -> None:
     x, y = torch.arange(48.0).view(24, 2), torch.arange(24) % 2
     data = to.data.Own(x, y, owner, test_share=0.0, test=(x, y))
     world = to.World(data, to.participation.Dropout(0.5))
-    first = to.Experiment(world, rounds=4, runtime=to.InProcess(device="cpu", threads=1))
+    first = to.Experiment(world, rounds=4, runtime=to.runtime.InProcess(device="cpu", threads=1))
     one_run = to.run(first, tmp_path / "first", quiet=True)
     log = to.participation.FleetLog(str(tmp_path / "first" / "turnout.csv"))
     assert "\n0,7," in (tmp_path / "first" / "turnout.csv").read_text()

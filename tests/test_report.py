@@ -441,7 +441,9 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = to.data.Own(x, (x[:, 0] > 0).long(), owner=[NAMES[i % 6] for i in range(120)])
     events = [to.Join(client=5, round=2), to.Leave(client=3, round=4)]
     world = to.World(data, to.participation.Dropout(0.4), events, devices=to.devices.Tiers())
-    algorithm = to.Algorithm(to.Local(to.SGD(lr=0.1), epochs=1, batch_size=10), substitution=to.Friends(min_common=1))
+    algorithm = to.Algorithm(
+        to.Local(to.SGD(lr=0.1), epochs=1, batch_size=10), substitution=to.substitution.Friends(min_common=1)
+    )
     experiment = to.Experiment(world, algorithm=algorithm, rounds=8, evaluate=to.Evaluate(per_client=True))
     return to.run(experiment, tmp_path_factory.mktemp("named") / "run", quiet=True).folder
 

@@ -169,7 +169,7 @@ def test_starting_from_given_weights(tmp_path: Path) -> None:
         ({"model": 3}, "model is 3"),
         ({"algorithm.selection": to.selection.Count(9)}, "9"),
         ({"stop": to.Stop(target=0.5, metric="global_acc")}, "did you mean 'global_accuracy'"),
-        ({"runtime": to.InProcess(device="tpu")}, "runtime.device = .tpu. is not a device"),
+        ({"runtime": to.runtime.InProcess(device="tpu")}, "runtime.device = .tpu. is not a device"),
         ({"model": to.models.CNN()}, "takes images"),
     ],
 )
@@ -192,7 +192,7 @@ def test_a_diverging_run_stops_with_its_records_and_a_report(tmp_path: Path) -> 
     def explode(lr: float, clock: int) -> float:
         return lr if clock < 4 else 1e30
 
-    changes = {"model": to.models.MLP(6), "algorithm.local.schedule": to.Custom(explode), "rounds": 20}
+    changes = {"model": to.models.MLP(6), "algorithm.local.schedule": to.schedules.Custom(explode), "rounds": 20}
     with pytest.raises(to.UserError, match=r"client \d+ in round [45]"):
         to.run(small(**changes), tmp_path / "run", quiet=True)
     with to.Run(tmp_path / "run", small()).records() as records:
@@ -214,7 +214,7 @@ def nll(output: Tensor, target: Tensor) -> Tensor:
 def test_the_best_variant_is_the_one_with_the_lowest_value_of_a_metric_that_should_be_low(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = to.Task(loss=nll, metrics={"surprise": to.Metric(nll, higher_is_better=False)}, main="surprise")
+    own = to.tasks.Task(loss=nll, metrics={"surprise": to.tasks.Metric(nll, higher_is_better=False)}, main="surprise")
     slow, fast = (small(task=own, **{"algorithm.local.optimizer.lr": lr}) for lr in (1e-6, 0.1))
     runs = run_many("both", {"slow": slow, "fast": fast}, [0, 1, 2], tmp_path / "both", jobs=1)
     assert runs[1].final("global_surprise") < runs[0].final("global_surprise")
@@ -233,7 +233,7 @@ def test_an_error_that_is_not_the_main_metric_falls_too() -> None:
 def test_variants_and_seeds_side_by_side_equal_one_after_another(tmp_path: Path) -> None:
     from turnout.running.records.same import same
 
-    variants = {"A": small(**{"algorithm.weighting": to.CompleteOnly()}), "C": small()}
+    variants = {"A": small(**{"algorithm.weighting": to.weighting.CompleteOnly()}), "C": small()}
     one = run_many("both", variants, [0, 1], tmp_path / "one", jobs=1, quiet=True)
     two = run_many("both", variants, [0, 1], tmp_path / "two", jobs=2, quiet=True)
     assert [run.folder.relative_to(tmp_path / "one") for run in one] == [Path(p) for p in folders()]
@@ -269,7 +269,7 @@ def raising(lr: float, clock: int) -> float:
 
 
 def test_an_unexpected_error_keeps_its_traceback(tmp_path: Path) -> None:
-    variants = {"good": small(), "bad": small(**{"algorithm.local.schedule": to.Custom(raising)})}
+    variants = {"good": small(), "bad": small(**{"algorithm.local.schedule": to.schedules.Custom(raising)})}
     (failure,) = run_planned(RunPlan("some", planned_runs(variants, [0]), tmp_path / "runs"), jobs=2, quiet=True)
     assert not failure.mistake
     assert "KeyError: 'no rate'" in failure.why
@@ -283,7 +283,7 @@ def dying(lr: float, clock: int) -> float:
 
 
 def test_a_process_that_is_killed_is_a_failure_of_its_run_only(tmp_path: Path) -> None:
-    bad = small(**{"algorithm.local.schedule": to.Custom(dying)})
+    bad = small(**{"algorithm.local.schedule": to.schedules.Custom(dying)})
     variants = {"good": small(), "bad": bad, "fine": small(), "well": small()}
     (failure,) = run_planned(RunPlan("some", planned_runs(variants, [0]), tmp_path / "runs"), jobs=2, quiet=True)
     assert failure.name == "bad seed 0"
@@ -299,7 +299,7 @@ def with_process(folder: Path, lr: float, clock: int) -> float:
 def test_a_process_takes_one_run_after_another(tmp_path: Path) -> None:
     """A GPU's context and kernels take longer to set up than many a run."""
     (tmp_path / "seen").mkdir()
-    noting = to.Custom(partial(with_process, tmp_path / "seen"))
+    noting = to.schedules.Custom(partial(with_process, tmp_path / "seen"))
     variants = {name: small(**{"algorithm.local.schedule": noting}) for name in "abcde"}
     assert run_planned(RunPlan("five", planned_runs(variants, [0]), tmp_path / "runs"), jobs=2, quiet=True) == []
     processes = {int(file.name) for file in (tmp_path / "seen").iterdir()}
@@ -375,6 +375,17 @@ def test_public_names_load_when_they_are_used() -> None:
     assert set(names) <= set(dir(to))
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         to.Nonsense  # noqa: B018
+    with pytest.raises(AttributeError, match=r"turnout\.aggregation\.Krum"):
+        to.aggregation.Krum  # noqa: B018
+
+
+def test_a_package_does_not_replace_the_namespace_of_its_name() -> None:
+    import turnout.server.state
+
+    assert to.server.ServerAdam().lr == 0.01
+    assert to.server.state is turnout.server.state
+    assert issubclass(to.scores.Scores, object)
+    assert callable(to.run)
 
 
 def test_freed_memory_stays_with_the_process_where_the_c_library_can() -> None:
@@ -385,7 +396,7 @@ def test_of_several_runs_those_that_ended_are_taken_as_they_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without their checkpoints, and where another engine would train: nothing is trained again."""
-    two = {"plain": small(), "engine of its own": small(runtime=to.InProcess(engine="loop"))}
+    two = {"plain": small(), "engine of its own": small(runtime=to.runtime.InProcess(engine="loop"))}
     folders = [run.folder for run in run_many("ended", two, [0], tmp_path / "runs", quiet=True, jobs=1)]
     for folder in folders:
         (folder / "checkpoint.safetensors").unlink()

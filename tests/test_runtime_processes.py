@@ -25,11 +25,11 @@ from turnout.runtimes.processes import GROUP
 from turnout.runtimes.ranks import read_tree, write_tree
 from turnout.types import flatten
 
-ALONE = to.InProcess(device="cpu", threads=1)
+ALONE = to.runtime.InProcess(device="cpu", threads=1)
 
 
 def in_two(experiment: to.Experiment) -> to.Experiment:
-    return experiment.but(runtime=to.Processes(2, ALONE))
+    return experiment.but(runtime=to.runtime.Processes(2, ALONE))
 
 
 def test_a_process_that_dies_costs_a_sentence_and_resume_goes_on_to_the_same_values(tmp_path, monkeypatch):
@@ -58,7 +58,7 @@ def test_what_only_this_program_has_cannot_go_to_others(tmp_path):
 
 def test_settings_that_make_no_sense():
     with pytest.raises(to.UserError, match=r"runtime.number must be 1 to 1024"):
-        to.Processes(0)
+        to.runtime.Processes(0)
 
 
 def test_what_is_started_serves_the_runs_of_a_block_and_ends_with_it():

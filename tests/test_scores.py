@@ -153,7 +153,7 @@ def test_an_average_stays_between_what_is_averaged_and_has_no_order(data):
 # -- who influences whom
 
 
-@pytest.mark.parametrize("more", [{}, {"distil": to.Distil(epochs=1)}, {"start": "carried", "rows": "labelled"}])
+@pytest.mark.parametrize("more", [{}, {"distil": to.scores.Distil(epochs=1)}, {"start": "carried", "rows": "labelled"}])
 def test_8_15_with_unique_labels_users_do_not_influence_one_another(more):
     """Bitwise, whatever the other does: other data, or not there at all."""
     sets = (("ant", "bee"), ("cow", "dog"))
@@ -291,12 +291,13 @@ def test_8_15_the_literal_reading_knows_labels_that_no_model_does():
 
 
 def test_paper_literal_is_the_printed_form():
-    literal = to.paper_literal()
+    literal = to.scores.paper_literal()
     assert (literal.rows, literal.combine, literal.held_out) == ("labelled", "sum", 0.0)
-    assert (to.Scores().rows, to.Scores().combine, to.Scores().beta, to.Scores().scores) == (
+    made = to.scores.Scores()
+    assert (made.rows, made.combine, made.beta, made.scores) == (
         "all", "average", "label", "softmax",
     )  # fmt: skip
-    track = prepare(score_world().but(algorithm=to.paper_literal()))
+    track = prepare(score_world().but(algorithm=to.scores.paper_literal()))
     assert bool(track.public.tested_R.all())
 
 

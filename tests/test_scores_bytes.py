@@ -24,7 +24,7 @@ from turnout.scores.track import ScoreTrack
 from turnout.types import flatten
 
 ROUNDS = 5
-HERE = to.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
+HERE = to.runtime.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
 TIMES = ("epoch_seconds", "inference_seconds")
 
 
@@ -50,7 +50,7 @@ def world(**algorithm) -> to.Experiment:
             [to.Join(2, 1), to.Leave(2, 3)],
         ),
         model=to.models.MLP(8),
-        algorithm=to.Scores(**(settings | algorithm)),
+        algorithm=to.scores.Scores(**(settings | algorithm)),
         rounds=ROUNDS,
         seed=1,
         runtime=HERE,
@@ -103,13 +103,13 @@ def check_same(experiment: to.Experiment, other: to.Experiment) -> list[RoundRec
 
 
 WAYS = [
-    {"start": "fresh", "distil": to.Distil(epochs=1)},
-    {"start": "carried", "distil": to.Distil(epochs=2, batch_size=7), "scores": "logits"},
+    {"start": "fresh", "distil": to.scores.Distil(epochs=1)},
+    {"start": "carried", "distil": to.scores.Distil(epochs=2, batch_size=7), "scores": "logits"},
     {"start": "averaged"},
     {
         "start": "averaged",
-        "distil": to.Distil(epochs=1),
-        "early": to.EarlyStopping(1, share=0.3),
+        "distil": to.scores.Distil(epochs=1),
+        "early": to.scores.EarlyStopping(1, share=0.3),
         "rows": "labelled",
     },
 ]
@@ -127,7 +127,7 @@ def test_every_way_to_start(algorithm, processes):
 def test_every_way_to_start_in_processes_that_hold_no_models():
     with KEPT.held():
         for algorithm in WAYS:
-            check_same(world(**algorithm), world(**algorithm).but(runtime=to.Processes(2, HERE)))
+            check_same(world(**algorithm), world(**algorithm).but(runtime=to.runtime.Processes(2, HERE)))
 
 
 @pytest.mark.slow

@@ -96,19 +96,19 @@ def test_samples_with_other_names_are_refused(words, wanted):
         (lambda: score_world(combine="mean"), "algorithm.combine = 'mean'"),
         (lambda: score_world(held_out=1.0), "algorithm.held_out is a share in [0, 1)"),
         (lambda: score_world(decay=2.0), "algorithm.decay is in [0, 1]"),
-        (lambda: score_world(held_out=0.0, distil=to.Distil()), "distillation needs public samples that stay unseen"),
-        (lambda: to.Distil(epochs=0), "distillation needs epochs"),
-        (lambda: to.EarlyStopping(patience=0), "early stopping needs patience"),
-        (lambda: to.Uses(0, to.models.MLP(3), since=-1), "cannot change its model in round -1"),
-        (lambda: to.Scores(local=to.Local(to.Adam(moments="federated"))), "scores are federated, not moments"),
+        (lambda: score_world(held_out=0.0, distil=to.scores.Distil()), "needs public samples that stay unseen"),
+        (lambda: to.scores.Distil(epochs=0), "distillation needs epochs"),
+        (lambda: to.scores.EarlyStopping(patience=0), "early stopping needs patience"),
+        (lambda: to.scores.Uses(0, to.models.MLP(3), since=-1), "cannot change its model in round -1"),
+        (lambda: to.scores.Scores(local=to.Local(to.Adam(moments="federated"))), "scores are federated, not moments"),
         (lambda: prepare(score_world(models={7: to.models.MLP(3)})), "algorithm.models names client 7"),
-        (lambda: prepare(score_world(models=[to.Uses(0, to.models.MLP(3)), to.Uses(0, to.models.MLP(4))])),
+        (lambda: prepare(score_world(models=[to.scores.Uses(0, to.models.MLP(3)), to.scores.Uses(0, to.models.MLP(4))])),
          "client 0 has two models from the same round on"),
         (lambda: prepare(score_world(models={0: torch.nn.Linear(5, 3), 1: torch.nn.Linear(4, 2)})),
          "the model cannot take samples of shape (5,)"),
         (lambda: prepare(score_world(models={0: to.models.MLP(3), 1: {9: to.models.CNN((4,))}}, rounds=10)),
          "a convolutional model takes images"),
-        (lambda: prepare(score_world().but(task=to.Regression())), "scores are of labels"),
+        (lambda: prepare(score_world().but(task=to.tasks.Regression())), "scores are of labels"),
         (lambda: prepare(score_world().but(start="w.safetensors")), "start = ... loads one model's weights"),
         (lambda: prepare(score_world().but(**{"evaluate.recovery": True})), "evaluate.recovery looks at federated"),
         (lambda: prepare(score_world(data=to.data.Digits())), "scores are exchanged on public samples"),
@@ -198,8 +198,8 @@ def test_any_data_with_a_public_set():
         set_l = found.public.label_set(client, 0)
         assert torch.equal(found.train(torch.tensor([client]), 0).of(0)[1].unique(), set_l)
     experiment = to.Experiment(
-        to.World(data, to.participation.Dropout(0.3)), to.models.MLP(8), to.Scores(), rounds=2,
-        runtime=to.InProcess(device="cpu", threads=1),
+        to.World(data, to.participation.Dropout(0.3)), to.models.MLP(8), to.scores.Scores(), rounds=2,
+        runtime=to.runtime.InProcess(device="cpu", threads=1),
     )  # fmt: skip
     track = prepare(experiment)
     assert len(track.runtime.clients.architectures.made) == 1
@@ -210,7 +210,9 @@ def test_any_data_with_a_public_set():
 
 def test_the_same_world_can_federate_weights():
     """A stream with a public set is a world like any other: FedAvg runs on it, tested on the public samples."""
-    experiment = to.Experiment(to.World(arriving()), to.models.MLP(8), rounds=2, runtime=to.InProcess(device="cpu"))
+    experiment = to.Experiment(
+        to.World(arriving()), to.models.MLP(8), rounds=2, runtime=to.runtime.InProcess(device="cpu")
+    )
     track = prepare(experiment)
     state, record = track.round(track.begin(), 0)
     assert record.answered == 3

@@ -27,7 +27,7 @@ def digits(rounds: int = 6, **algorithm) -> to.Experiment:
     settings = {
         "local": to.Local(to.Adam(0.01, 0.9, 0.999), epochs=2, batch_size=5),
         "models": {1: {0: to.models.MLP(6, batch_norm=True), rounds // 2: to.models.MLP(5, activation="softmax")}},
-        "distil": to.Distil(epochs=1),
+        "distil": to.scores.Distil(epochs=1),
     } | algorithm
     return to.Experiment(
         world=to.World(
@@ -36,9 +36,9 @@ def digits(rounds: int = 6, **algorithm) -> to.Experiment:
             [to.Join(2, 1), to.Leave(0, rounds - 2)],
         ),
         model=to.models.MLP(8),
-        algorithm=to.Scores(**settings),
+        algorithm=to.scores.Scores(**settings),
         rounds=rounds,
-        runtime=to.InProcess(device="cpu", threads=1),
+        runtime=to.runtime.InProcess(device="cpu", threads=1),
     )
 
 
@@ -69,7 +69,7 @@ def test_a_file_by_hand():
     """)
     experiment = from_table(table)
     assert (experiment.algorithm.rows, experiment.algorithm.combine) == ("labelled", "sum")
-    assert experiment.algorithm.models == (to.Uses(1, to.models.MLP(4), 2),)
+    assert experiment.algorithm.models == (to.scores.Uses(1, to.models.MLP(4), 2),)
     assert from_table({"rounds": 1}).algorithm == to.Algorithm()
     assert with_setting(experiment, "algorithm.combine=average").algorithm.combine == "average"
     assert isinstance(with_setting(experiment, "algorithm.kind=weights").algorithm, to.Algorithm)
@@ -119,10 +119,12 @@ def test_a_fleets_log_by_name_and_a_part_of_the_members(tmp_path: Path):
     (tmp_path / "fleet.csv").write_text("round,client,work\n0,ann,1.0\n0,bob,0.5\n1,bob,1.0\n1,eve,0.0\n")
     log = str(tmp_path / "fleet.csv")
     data = to.data.Arriving(to.data.Digits(), LABELS, per_label=10, public=20, names=("ann", "bob", "eve"))
-    algorithm = to.Scores(local=to.Local(to.Adam(), epochs=2, batch_size=4), selection=to.selection.AsLogged(log))
+    algorithm = to.scores.Scores(
+        local=to.Local(to.Adam(), epochs=2, batch_size=4), selection=to.selection.AsLogged(log)
+    )
     experiment = to.Experiment(
         to.World(data, to.participation.FleetLog(log)), to.models.MLP(4), algorithm, rounds=2,
-        runtime=to.InProcess(device="cpu", threads=1),
+        runtime=to.runtime.InProcess(device="cpu", threads=1),
     )  # fmt: skip
     run = to.run(experiment, tmp_path / "run", quiet=True)
     with run.records() as records:

@@ -69,7 +69,7 @@ def stays(name, module):
 
 
 def made_weighting():
-    return to.ByWork()
+    return to.weighting.ByWork()
 
 
 MARK = "touch called"
@@ -207,7 +207,7 @@ from dataclasses import dataclass
 from torch import nn
 
 @dataclass(frozen=True)
-class Half(to.Weighting):
+class Half(to.weighting.Weighting):
     part: float = 0.5
 
     def client_scale(self, turnout):
@@ -373,7 +373,7 @@ def test_what_is_of_the_role_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     found = from_table(table)
     assert found.model is network
     assert isinstance(found.algorithm, to.Algorithm)
-    assert found.algorithm.weighting == to.ByWork()
+    assert found.algorithm.weighting == to.weighting.ByWork()
     assert found.algorithm.personal is stays
 
 

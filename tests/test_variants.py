@@ -50,7 +50,9 @@ def test_each_variant_has_its_own_settings_on_top_of_the_files() -> None:
     assert list(found) == ["fedavg", "scaffold", "by steps"]
     base = variants("[variants.only]\n")["only"]
     assert found["fedavg"] == base
-    assert found["scaffold"] == base.but(**{"algorithm.terms": (to.Scaffold(),), "algorithm.local.optimizer.lr": 0.05})
+    assert found["scaffold"] == base.but(
+        **{"algorithm.terms": (to.terms.Scaffold(),), "algorithm.local.optimizer.lr": 0.05}
+    )
     assert all(e.rounds == 2 and e.seed == 3 for e in found.values())
 
 
@@ -70,7 +72,7 @@ def test_a_table_with_a_kind_is_a_whole_part_and_one_without_changes_some_of_it(
 def test_a_setting_of_one_term() -> None:
     base = '[[algorithm.terms]]\nkind = "proximal"\nmu = 0.1\n[[algorithm.terms]]\nkind = "scaffold"\n'
     found = variants("[variants.v]\nalgorithm.terms.0.mu = 0.5\n", base)["v"]
-    assert found.algorithm.terms == (to.Proximal(mu=0.5), to.Scaffold())
+    assert found.algorithm.terms == (to.terms.Proximal(mu=0.5), to.terms.Scaffold())
 
 
 @pytest.mark.parametrize(
@@ -285,7 +287,7 @@ def rate(lr, clock):
 
 @pytest.mark.parametrize(
     ("own", "change"),
-    [("", "rounds=1"), (OWN, '**{"algorithm.local.schedule": to.Custom(rate)}')],
+    [("", "rounds=1"), (OWN, '**{"algorithm.local.schedule": to.schedules.Custom(rate)}')],
     ids=["settings only", "with a function of the script"],
 )
 def test_a_plain_script_needs_no_guard_around_it(own: str, change: str, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_run_in_which_nobody_trained_says_so(tmp_path: Path, capsys: Capture):
 
 
 def test_a_run_that_changed_nothing_says_so(tmp_path: Path):
-    run = to.run(experiment(**{"algorithm.server": to.ServerSGD(lr=1e-30)}), tmp_path / "out", quiet=True)
+    run = to.run(experiment(**{"algorithm.server": to.server.ServerSGD(lr=1e-30)}), tmp_path / "out", quiet=True)
     assert any("nothing that is measured has changed" in words for words in run.warnings())
 
 
@@ -133,7 +133,7 @@ def test_a_loss_that_has_exploded_says_so(tmp_path: Path, capsys: Capture):
 
 def test_what_a_part_warns_of_and_a_run_that_stands_still_are_said(tmp_path: Path, capsys: Capture):
     """An elastic term that is far too stiff: nobody's second update is a number, and the model stays as it was."""
-    stiff = {"algorithm.terms": (to.Elastic(1e30),), "algorithm.nonfinite": "absent", "rounds": 6}
+    stiff = {"algorithm.terms": (to.terms.Elastic(1e30),), "algorithm.nonfinite": "absent", "rounds": 6}
     run = to.run(experiment(data(), **stiff), tmp_path / "out")
     assert [words for words in run.warnings() if words.startswith("η λ max U has become") and "(round 0)" in words]
     still = "every round from 1 to 5 was skipped (no update that counts is finite): the model is an old one"

@@ -119,7 +119,7 @@ def test_a_name_mistyped_in_python_gets_a_suggestion(typo, said: str):
         (lambda: to.data.Digits(n_clients=3), "Digits has no setting 'n_clients': did you mean 'clients'"),
         (lambda: to.models.MLP(3, batchnorm=True), "MLP has no setting 'batchnorm': did you mean 'batch_norm'"),
         (lambda: to.participation.Traces(frist=3), "Traces has no setting 'frist': did you mean 'first'"),
-        (lambda: to.ByWork(alpha=3), "ByWork has no setting 'alpha': it has no settings"),
+        (lambda: to.weighting.ByWork(alpha=3), "ByWork has no setting 'alpha': it has no settings"),
     ],
 )
 def test_a_setting_mistyped_in_python_gets_a_suggestion(typo, said: str):
@@ -204,7 +204,7 @@ def test_turnout_counts_clients_and_work_counts_work(tmp_path: Path, capsys: Cap
 
 def test_time_is_one_number(tmp_path: Path, capsys: Capture):
     """The last line, the table, the report and the records say the same; evaluation is part of it."""
-    task = to.Task(loss=cross_entropy, metrics={"late": slow_metric}, main="late")
+    task = to.tasks.Task(loss=cross_entropy, metrics={"late": slow_metric}, main="late")
     run = to.run(small(task=task), tmp_path / "out")
     with run.records() as records:
         seconds = float(records.rounds()["seconds"].sum())

@@ -26,7 +26,7 @@ from turnout.server.downloads import make_download
 from turnout.server.state import Server
 from turnout.types import Samples
 
-EXACT = to.InProcess(device="cpu", precision="float64", threads=1)
+EXACT = to.runtime.InProcess(device="cpu", precision="float64", threads=1)
 
 
 class Given:
@@ -64,7 +64,7 @@ class Coarse(Dense):
 def world(counts: list[int], *fractions: float, **algorithm: Any) -> to.Experiment:
     """Plain SGD on blobs, with this turnout every round; scheme C unless the test says otherwise."""
     local = algorithm.pop("local", to.Local(to.SGD(lr=0.1), epochs=4, batch_size=4))
-    algorithm = {"weighting": to.ByWork()} | algorithm
+    algorithm = {"weighting": to.weighting.ByWork()} | algorithm
     return to.Experiment(
         world=to.World(blobs(counts), Given(*(fractions or [1.0] * len(counts)))),
         algorithm=to.Algorithm(local=local, **algorithm),

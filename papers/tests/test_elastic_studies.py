@@ -118,9 +118,9 @@ def test_the_paper_s_settings() -> None:
         assert study.pictures("paper", nothing) == {}
     variants = {name: e for part in bmta.plan("paper").parts for name, e in part.variants.items()}
     assert {e.world.data.clients for e in variants.values()} == {100}
-    assert variants["Shakespeare EFL"].task == to.NextCharacter()
+    assert variants["Shakespeare EFL"].task == to.tasks.NextCharacter()
     ternary = variants["MNIST EFL ternary"].algorithm
-    assert (ternary.compression, ternary.weighting) == (to.SparseTernary(0.01), to.ByWork())
+    assert (ternary.compression, ternary.weighting) == (to.compression.SparseTernary(0.01), to.weighting.ByWork())
     assert variants["CIFAR-10 EFL"].world.data.partition == to.partition.Classes(4)
     assert (ternary.local.steps, ternary.selection) == (20, to.selection.Fraction(0.2))
 
@@ -156,10 +156,13 @@ def test_a_part_of_figure_3_is_shown() -> None:
 def test_fedavg_of_low_participation_averages_the_complete() -> None:
     size = low_participation.SIZES["smoke"]
     made = low_participation.experiment(efl.SMALL, 0.2, "FedAvg", size)
-    assert (made.algorithm.weighting, made.algorithm.substitution) == (to.CompleteOnly(), to.Spread())
+    assert (made.algorithm.weighting, made.algorithm.substitution) == (
+        to.weighting.CompleteOnly(),
+        to.substitution.Spread(),
+    )
     assert made.algorithm.selection == to.selection.Fraction(0.2)
     uses = low_participation.experiment(efl.SMALL, 1.0, "FedAvg + C", size).algorithm
-    assert (uses.weighting, uses.terms, uses.selection) == (to.ByWork(), (), to.selection.Everyone())
+    assert (uses.weighting, uses.terms, uses.selection) == (to.weighting.ByWork(), (), to.selection.Everyone())
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.STUDY.name)
@@ -177,5 +180,5 @@ def test_from_end_to_end_at_smoke_scale(study, tmp_path: Path) -> None:
 def test_recipes() -> None:
     made = cook("elastic")
     assert list(made) == ["FedAvg", "scheme C", "elastic", "EFL"]
-    assert made["EFL"].algorithm.terms == (to.Elastic(0.03),)
-    assert cook("mnist-elastic")["EFL"].algorithm.compression == to.SparseTernary(0.01)
+    assert made["EFL"].algorithm.terms == (to.terms.Elastic(0.03),)
+    assert cook("mnist-elastic")["EFL"].algorithm.compression == to.compression.SparseTernary(0.01)

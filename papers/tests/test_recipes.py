@@ -35,11 +35,13 @@ def algorithms(name: str) -> dict[str, to.Algorithm]:
 @pytest.mark.parametrize("name", sorted(recipes()))
 def test_a_recipe_of_a_paper_says_what_it_does_instead_of_fedavg(name: str):
     for variant, algorithm in algorithms(name).items():
-        means = isinstance(algorithm.weighting, to.FedAvg | to.FedNova) or algorithm.substitution.lends
+        means = (
+            isinstance(algorithm.weighting, to.weighting.FedAvg | to.weighting.FedNova) or algorithm.substitution.lends
+        )
         if variant == "FedAvg" or (name in MEANS and variant not in SCHEMES):
             assert means, f"{name}, {variant} leaves the shares of the missing unused"
         else:
-            assert not isinstance(algorithm.weighting, to.FedAvg), f"{name}, {variant} names no weighting"
+            assert not isinstance(algorithm.weighting, to.weighting.FedAvg), f"{name}, {variant} names no weighting"
 
 
 def test_a_study_that_says_fedavg_means_it():
@@ -49,7 +51,7 @@ def test_a_study_that_says_fedavg_means_it():
             for variant, experiment in part.variants.items():
                 if variant.endswith("FedAvg") or " FedAvg E=" in variant:
                     algorithm = experiment.algorithm
-                    assert isinstance(algorithm.weighting, to.FedAvg) or algorithm.substitution.lends, variant
+                    assert isinstance(algorithm.weighting, to.weighting.FedAvg) or algorithm.substitution.lends, variant
                     said += 1
     assert said > 5
 

@@ -48,9 +48,9 @@ def test_two_points_and_twenty_times(lost, times, literal, holds):
 def test_the_published_scale_and_missing_data():
     plan = study.plan("paper")
     variants = {name: e for part in plan.parts for name, e in part.variants.items()}
-    assert variants["MNIST: ternary 1%"].algorithm.compression == to.SparseTernary(0.01)
-    assert variants["CIFAR-10: ternary 0.1%"].algorithm.compression == to.SparseTernary(0.001)
-    assert variants["MNIST: dense"].algorithm.compression == to.Dense()
+    assert variants["MNIST: ternary 1%"].algorithm.compression == to.compression.SparseTernary(0.01)
+    assert variants["CIFAR-10: ternary 0.1%"].algorithm.compression == to.compression.SparseTernary(0.001)
+    assert variants["MNIST: dense"].algorithm.compression == to.compression.Dense()
     nothing = Curves({}, dict.fromkeys(variants, "MNIST is not there"))
     claims = study.claims("paper", nothing)
     assert {c.evidence for c in claims} == {"not run: MNIST is not there"}
@@ -72,13 +72,13 @@ def test_it_runs_end_to_end(tmp_path):
 def test_the_recipe_has_the_four_ways():
     made = cook("compression")
     assert list(made) == ["dense", "8 bits", "top-k", "ternary"]
-    assert made["ternary"].algorithm.compression == to.SparseTernary(0.05)
+    assert made["ternary"].algorithm.compression == to.compression.SparseTernary(0.05)
     assert cook("mnist-compression")["ternary"].world.data.clients == 100
 
 
 def test_algorithm_1_as_printed_overshoots_and_the_resolved_one_does_not():
     """In 400 rounds 21 times too far at q = 0.1, and the more the less is sent."""
-    assert 15 < study.overshoot(to.LiteralTernary(0.1), 400) < 30
-    assert study.overshoot(to.LiteralTernary(0.01), 100) > 200
-    assert 0.9 < study.overshoot(to.SparseTernary(0.1), 100) <= 1.01
-    assert 0.5 < study.overshoot(to.SparseTernary(0.01), 100) <= 1.01
+    assert 15 < study.overshoot(to.compression.LiteralTernary(0.1), 400) < 30
+    assert study.overshoot(to.compression.LiteralTernary(0.01), 100) > 200
+    assert 0.9 < study.overshoot(to.compression.SparseTernary(0.1), 100) <= 1.01
+    assert 0.5 < study.overshoot(to.compression.SparseTernary(0.01), 100) <= 1.01

@@ -65,11 +65,11 @@ def test_the_paper_s_cases_and_settings() -> None:
     assert (cifar.rounds, cifar.algorithm.local.batch_size, cifar.algorithm.local.epochs) == (500, 20, 2)
     assert cifar.world.data.sizes == to.data.Equal(1000)
     assert cifar.world.participation == to.participation.Stratified(0.5, full_first_round=True)
-    assert cifar.algorithm.shares == to.Shares(by="uniform")
+    assert cifar.algorithm.shares == to.weighting.Shares(by="uniform")
     assert cifar.algorithm.server.lr == 1.0
     assert variants["MNIST clustered K=40 alpha=0.5 Stale"].world.data.sizes == to.data.Equal(100)
     assert variants["CIFAR-10 general high alpha=0.5 Dropout"].world.data.partition == to.partition.Shards(1, 100)
-    assert variants["CIFAR-10 clustered FedProx alpha=0.5 FDMS"].algorithm.terms == (to.Proximal(0.2),)
+    assert variants["CIFAR-10 clustered FedProx alpha=0.5 FDMS"].algorithm.terms == (to.terms.Proximal(0.2),)
     assert variants["FMNIST clustered alpha=0.7 FDMS"].rounds == 300
     assert {p.seeds for p in plan.parts} == {10}
     nothing = Curves({}, dict.fromkeys(variants, "MNIST is not there"))
@@ -171,5 +171,5 @@ def test_costs_are_counted(smoke: dict[str, tuple[Findings, Path]]) -> None:
 def test_the_recipe_has_the_four_methods() -> None:
     made = cook("friends")
     assert list(made) == ["Full", "Dropout", "Stale", "Friends"]
-    assert made["Friends"].algorithm.substitution == to.Friends()
+    assert made["Friends"].algorithm.substitution == to.substitution.Friends()
     assert cook("mnist-friends")["Friends"].world.data.sizes == to.data.Equal(200)

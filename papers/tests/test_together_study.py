@@ -40,18 +40,22 @@ def test_variants_are_choices_of_pieces():
     assert {piece for pieces in PAPERS.values() for piece in pieces} == {*PIECES, "B"}
     assert len(made) == 2 + 4 + 6 + 1 + len(PIECES) + 1
     everything, plain = made[ALL].algorithm, made[PLAIN].algorithm
-    assert plain.weighting == to.CompleteOnly()
-    assert (plain.compression, plain.substitution, plain.terms) == (to.Dense(), to.NoSubstitution(), ())
+    assert plain.weighting == to.weighting.CompleteOnly()
+    assert (plain.compression, plain.substitution, plain.terms) == (
+        to.compression.Dense(),
+        to.substitution.NoSubstitution(),
+        (),
+    )
     assert plain.membership.join == "vanilla"
-    assert everything.weighting == to.ByWork()
+    assert everything.weighting == to.weighting.ByWork()
     assert everything.membership.join == "fast-reboot"
-    assert isinstance(everything.compression, to.SparseTernary)
-    assert everything.substitution == to.Friends()
+    assert isinstance(everything.compression, to.compression.SparseTernary)
+    assert everything.substitution == to.substitution.Friends()
     assert everything.personal is to.personal.batch_norm
     assert [term.name for term in everything.terms] == ["elastic"]
-    assert made[all_but("C")].algorithm.weighting == to.ByShare()
-    assert made["FDMS"].algorithm.weighting == to.ByShare()
-    assert made["flexible+FDMS"].algorithm.weighting == to.ByWork()
+    assert made[all_but("C")].algorithm.weighting == to.weighting.ByShare()
+    assert made["FDMS"].algorithm.weighting == to.weighting.ByShare()
+    assert made["flexible+FDMS"].algorithm.weighting == to.weighting.ByWork()
     assert all(e.world == made[PLAIN].world for e in made.values())
 
 

@@ -167,7 +167,7 @@ ALGORITHM_PARTS: dict[str, tuple[type, str]] = {
     "mixing": (Mixing, "FedAMP()"),
     "compression": (Compression, "SparseTernary(keep=0.01)"),
     "substitution": (Substitution, "Friends()"),
-    "weighting": (Weighting, "ByWork(); derive your own from turnout.Weighting"),
+    "weighting": (Weighting, "ByWork(); derive your own from roles.Weighting"),
     "shares": (Shares, "Shares(by='uniform')"),
     "aggregation": (Aggregation, "WeightedSum()"),
     "server": (ServerStep, "ServerAdam()"),

@@ -1,15 +1,17 @@
-"""Names of parts: the kinds that modules list in `KINDS`, and suggestions for a mistyped name in Python.
+"""Suggestions for misspelt names in Python; files and the command line have their own (config/catalogue.py).
 
-`public.py` turns the suggestions on for all public names: an unknown name of a namespace and an unknown argument of a
-class are then errors with the nearest names. Files and the command line have their own (config/misplaced.py).
+`public.py` installs them for all public names: an unknown name of a namespace and an unknown argument of a class then
+raise an error with near names.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import inspect
 import pkgutil
+import sys
 from collections.abc import Collection, Iterable
 from types import ModuleType
 from typing import Any
@@ -44,11 +46,20 @@ def suggesting(module: str, name: str, known: Iterable[str]) -> AttributeError:
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name)
 
 
-def suggest_names(module: ModuleType) -> None:
-    """Let a module suggest near names for one that it does not have."""
+def suggest_names(module: ModuleType, called: str) -> None:
+    """Let a module, a public namespace `called` so, suggest near names for one that it does not have.
+
+    A package of the same name as the namespace (`turnout.server`) is found through it.
+    """
 
     def missing(name: str) -> Any:
-        raise suggesting(module.__name__, name, vars(module))
+        package = sys.modules.get(called)
+        if package not in (None, module) and not name.startswith("__"):
+            if name in vars(package):
+                return vars(package)[name]
+            if importlib.util.find_spec(f"{called}.{name}") is not None:
+                return importlib.import_module(f"{called}.{name}")
+        raise suggesting(called, name, vars(module))
 
     vars(module).setdefault("__getattr__", missing)
 

@@ -40,7 +40,10 @@ def answers() -> dict[str, Cases]:
     """By kind."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tracks = [weights(c) for c in (to.Dense(), to.SparseTernary(keep=0.1), to.TopK(keep=0.2))]
+        tracks = [
+            weights(c)
+            for c in (to.compression.Dense(), to.compression.SparseTernary(keep=0.1), to.compression.TopK(keep=0.2))
+        ]
         return {
             "hello": [(pack(EVERY | HEADS["hello"]), _introduction)],
             "head": [(pack(EVERY | more), partial(border.head, what)) for what, more in HEADS.items()],
@@ -61,7 +64,7 @@ def _introduction(message: bytes) -> None:
 def weights(compression: object) -> Weights:
     owner = torch.arange(3).repeat_interleave(8)
     x, y = torch.randn(24, 5, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
-    algorithm = to.Algorithm(to.Local(epochs=1, batch_size=4), compression=compression, terms=[to.Scaffold()])
+    algorithm = to.Algorithm(to.Local(epochs=1, batch_size=4), compression=compression, terms=[to.terms.Scaffold()])
     model = to.models.MLP(4, batch_norm=True)
     track = prepare(to.Experiment(to.World(to.data.Own(x, y, owner)), model=model, algorithm=algorithm, rounds=1))
     assert isinstance(track, Weights)
@@ -138,8 +141,8 @@ def scores() -> dict[str, Cases]:
     experiment = to.Experiment(
         world=to.World(to.data.Arriving(to.data.Digits(), (("3", "5"), ("5", "8")), per_label=6, public=12)),
         model=to.models.MLP(4),
-        algorithm=to.Scores(
-            local=to.Local(to.SGD(0.1), epochs=1, batch_size=5), start="averaged", distil=to.Distil(epochs=1)
+        algorithm=to.scores.Scores(
+            local=to.Local(to.SGD(0.1), epochs=1, batch_size=5), start="averaged", distil=to.scores.Distil(epochs=1)
         ),
         rounds=1,
     )

@@ -131,8 +131,8 @@ def compare(one: Path, other: Path) -> None:
     for found_here in wrong.values():
         print("\n".join(found_here[:5]))
     refused = sum(before[name] == "refused" for name in both)
-    print(f"{len(both)} compared ({refused} of them refused), {len(wrong)} differ; "
-          f"only before: {sorted(set(before) - set(after))}; only after: {sorted(set(after) - set(before))}")  # fmt: skip
+    print(f"{len(both)} compared ({refused} of them refused), {len(wrong)} differ")
+    print(f"only before: {sorted(set(before) - set(after))}; only after: {sorted(set(after) - set(before))}")
     sys.exit(bool(wrong))
 
 

@@ -94,6 +94,3 @@ def compare_with_log(log: ParticipationLog, model: FleetModel) -> LogComparison:
         fitted=mean(lambda client_C, t, seed: model.fraction(client_C, t, seed, by_turnout)),
         stretch=length,
     )
-
-
-KINDS = {"fleet-log": FleetLog}

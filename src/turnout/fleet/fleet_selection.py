@@ -25,6 +25,3 @@ class AsFleetLog(AsLogged):
     @cached_property
     def log(self) -> FleetLog:
         return FleetLog(self.path, names=self.names, reading=self.reading)
-
-
-KINDS = {"as-fleet-log": AsFleetLog}

@@ -68,36 +68,33 @@ class Role:
 
 
 SCORES = {"scores": "turnout.scores.settings:Scores", "paper-literal": "turnout.scores.settings:paper_literal"}
+FLEET = {"fleet-log": "turnout.fleet.fleet_participation:FleetLog"}
+AS_FLEET = {"as-fleet-log": "turnout.fleet.fleet_selection:AsFleetLog"}
 FLOWER = {"flower": "turnout.deploy.settings:Flower"}
 ROLES = (
     Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic"),
     Role("partition", Partition, ("turnout.data.partition",), public="partition"),
     Role("sizes", Sizes, ("turnout.data.sizes",), public="data"),
-    Role(
-        "participation",
-        Participation,
-        ("turnout.world.participation", "turnout.fleet.fleet_participation"),
-        public="participation",
-    ),
+    Role("participation", Participation, ("turnout.world.participation",), public="participation", satellites=FLEET),
     Role("devices", Devices, ("turnout.world.devices",), public="devices", first="tiers"),
-    Role("selection", Selection, ("turnout.parts.selection", "turnout.fleet.fleet_selection"), public="selection"),
+    Role("selection", Selection, ("turnout.parts.selection",), public="selection", satellites=AS_FLEET),
     Role("model", ModelSpec, ("turnout.models",), public="models", first="logistic"),
-    Role("task", TaskSpec, ("turnout.tasks",)),
+    Role("task", TaskSpec, ("turnout.tasks",), public="tasks"),
     Role("algorithm", AlgorithmSpec, ("turnout.experiment",), satellites=SCORES),
-    Role("optimizer", Optimizer, ("turnout.parts.optimizers",)),
-    Role("schedule", Schedule, ("turnout.parts.schedules",)),
-    Role("term", Term, ("turnout.parts.terms",), first="proximal"),
-    Role("mixing", Mixing, ("turnout.parts.mixing",)),
+    Role("optimizer", Optimizer, ("turnout.parts.optimizers",), public="optimizers"),
+    Role("schedule", Schedule, ("turnout.parts.schedules",), public="schedules"),
+    Role("term", Term, ("turnout.parts.terms",), public="terms", first="proximal"),
+    Role("mixing", Mixing, ("turnout.parts.mixing",), public="mixing"),
     Role("personal", Predicate, ("turnout.parts.personal",), public="personal"),
-    Role("compression", Compression, ("turnout.parts.compression",)),
-    Role("substitution", Substitution, ("turnout.parts.substitution",)),
-    Role("weighting", Weighting, ("turnout.parts.weighting",)),
-    Role("aggregation", Aggregation, ("turnout.parts.aggregation", "turnout.parts.robust")),
-    Role("server", ServerStep, ("turnout.parts.server",)),
-    Role("closing", Closing, ("turnout.parts.closing",)),
-    Role("event", Events, ("turnout.world.events",)),
+    Role("compression", Compression, ("turnout.parts.compression",), public="compression"),
+    Role("substitution", Substitution, ("turnout.parts.substitution",), public="substitution"),
+    Role("weighting", Weighting, ("turnout.parts.weighting",), public="weighting"),
+    Role("aggregation", Aggregation, ("turnout.parts.aggregation", "turnout.parts.robust"), public="aggregation"),
+    Role("server", ServerStep, ("turnout.parts.server",), public="server"),
+    Role("closing", Closing, ("turnout.parts.closing",), public="closing"),
+    Role("event", Events, ("turnout.world.events",), public="events"),
     Role("attack", Attack, ("turnout.world.attacks",), public="attacks"),
-    Role("runtime", RuntimeSpec, ("turnout.settings",), satellites=FLOWER),
+    Role("runtime", RuntimeSpec, ("turnout.settings",), public="runtime", satellites=FLOWER),
 )
 
 
@@ -137,20 +134,18 @@ def kind_names(role: Any) -> list[str]:
     return [*KINDS[role], *(kind for kind, place in SATELLITES.get(role, {}).items() if is_installed(place))]
 
 
-def public_kinds(namespace: str = "") -> dict[str, Maker]:
+def public_kinds(namespace: str) -> dict[str, Maker]:
     """The kinds that are public in a namespace of `turnout`, by the name they have in Python.
 
-    >>> public_kinds("sizes"), public_kinds("partition")["IID"].__name__, "SGD" in public_kinds()
-    ({}, 'IID', True)
+    >>> public_kinds("sizes"), public_kinds("partition")["IID"].__name__
+    ({}, 'IID')
     """
     found: dict[str, Maker] = {}
     for role in (role for role in ROLES if role.public == namespace):
         for maker in KINDS[role.protocol].values():
             if found.setdefault(maker.__name__, maker) is not maker:
                 both = " and ".join(f"{m.__module__}.{m.__name__}" for m in (found[maker.__name__], maker))
-                raise ValueError(
-                    f"two kinds have one public name in turnout{namespace and '.' + namespace}: {both}: rename one"
-                )
+                raise ValueError(f"two kinds have one public name in turnout.{namespace}: {both}: rename one")
     return found
 
 

@@ -7,7 +7,6 @@ of millions. Problems that show only at the end are found in the records (record
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 

@@ -176,5 +176,5 @@ def first_server(algorithm: Algorithm, model: Model, place: Place, members: Memb
 
 def _algorithm(experiment: Experiment) -> Algorithm:
     if not isinstance(experiment.algorithm, Algorithm):
-        raise UserError(f"algorithm is {experiment.algorithm!r}: give a turnout.Algorithm or turnout.Scores")
+        raise UserError(f"algorithm is {experiment.algorithm!r}: give an Algorithm, or scores.Scores")
     return experiment.algorithm
