@@ -102,7 +102,7 @@ def test_samples_with_other_names_are_refused(words, wanted):
         (lambda: to.scores.Uses(0, to.models.MLP(3), since=-1), "cannot change its model in round -1"),
         (lambda: to.scores.Scores(local=to.Local(to.Adam(moments="federated"))), "scores are federated, not moments"),
         (lambda: prepare(score_world(models={7: to.models.MLP(3)})), "algorithm.models names client 7"),
-        (lambda: prepare(score_world(models=[to.scores.Uses(0, to.models.MLP(3)), to.scores.Uses(0, to.models.MLP(4))])),
+        (lambda: prepare(score_world(models=[to.scores.Uses(0, to.models.MLP(n)) for n in (3, 4)])),
          "client 0 has two models from the same round on"),
         (lambda: prepare(score_world(models={0: torch.nn.Linear(5, 3), 1: torch.nn.Linear(4, 2)})),
          "the model cannot take samples of shape (5,)"),

@@ -40,7 +40,7 @@ from turnout.parts.membership.policy import Membership
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.schedules import InverseClock
 from turnout.running import runs
-from turnout.running.config.kinds import KINDS, public_kinds
+from turnout.running.config.kinds import KINDS, ROLES, public_kinds
 from turnout.running.reported import NO_HOOKS, with_hooks
 from turnout.running.result import Run, RunGroup, load_model, open_run
 from turnout.suggestions import suggest_names, suggest_settings, suggesting
@@ -146,7 +146,8 @@ def _fill_namespaces() -> None:
                 if kind not in vars(found):
                     setattr(found, kind, maker)
         if isinstance(found, ModuleType):
-            suggest_names(found, f"turnout.{name}")
+            places = [place for role in ROLES if role.public == name for place in role.satellites.values()]
+            suggest_names(found, f"turnout.{name}", {place.rpartition(":")[2]: place for place in places})
         else:
             suggest_settings(found)
     for kinds in KINDS.values():

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -46,13 +46,16 @@ def suggesting(module: str, name: str, known: Iterable[str]) -> AttributeError:
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name)
 
 
-def suggest_names(module: ModuleType, called: str) -> None:
+def suggest_names(module: ModuleType, called: str, satellites: Mapping[str, str]) -> None:
     """Let a module, a public namespace `called` so, suggest near names for one that it does not have.
 
-    A package of the same name as the namespace (`turnout.server`) is found through it.
+    A package of the same name as the namespace (`turnout.server`) is found through it, and so are kinds of satellites,
+    which are imported when they are named.
     """
 
     def missing(name: str) -> Any:
+        if name in satellites:
+            return getattr(importlib.import_module(satellites[name].partition(":")[0]), name)
         package = sys.modules.get(called)
         if package not in (None, module) and not name.startswith("__"):
             if name in vars(package):
