@@ -236,7 +236,7 @@ def rows() -> list[tuple[str, str]]:
     rooms = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
     sizes = [node.end_lineno - node.lineno + 1 for node in functions(everything) if node.end_lineno]
     private, once = used_once(everything)
-    pages = [p for p in (ROOT / "docs").glob("*.md")]
+    pages = list((ROOT / "docs").glob("*.md"))
     plain = traced()
     found = [
         ("Python in wheel and papers", f"{lines(everything):,} lines, {len(everything)} files"),

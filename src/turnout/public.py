@@ -123,7 +123,7 @@ def __getattr__(name: str) -> Any:
         raise UserError(f"turnout.{name} needs {package}, which is not installed here")
     module = importlib.import_module(place)
     if not inner:
-        suggest_names(module, f"turnout.{name}")
+        suggest_names(module, f"turnout.{name}", {})
     return getattr(module, inner) if inner else module
 
 
