@@ -15,7 +15,7 @@ from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.parts.arrived import Arrived
-from turnout.parts.substitution.slots import find_slots, forget_rows, keep_rows, no_rows
+from turnout.parts.substitution.stale import find_slots, forget_rows, keep_rows, no_rows
 from turnout.types import State
 
 BLOCK = 1 << 14  # columns whose distances are summed together, to avoid a second copy of all models
