@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.parts.substitution.slots import find_slots, forget_rows, keep_rows, no_rows
+from turnout.parts.substitution.stale import find_slots, forget_rows, keep_rows, no_rows
 from turnout.parts.updates import Applied
 from turnout.types import State
 

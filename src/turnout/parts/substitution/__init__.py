@@ -2,10 +2,9 @@
 
 base.py               the promise of a substitution; `NoSubstitution` leaves the shares unused, `Spread` spreads them
                       over the others: read this first
-stale.py              a client's last update stands in for it
+stale.py              a client's last update stands in for it; the last rows of clients, as a state
 friends.py            the share goes to the present client with the most similar updates
 similarity_table.py   the similarity of any two clients' updates, and how often they met
-slots.py              the last row of every client that has replied, as a state
 random_projection.py  short rows to compare instead of whole updates; projection_kernel.py: the same on a GPU
 """
 
