@@ -376,7 +376,7 @@ def test_public_names_load_when_they_are_used() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         to.Nonsense  # noqa: B018
     with pytest.raises(AttributeError, match=r"turnout\.aggregation\.Krum"):
-        to.aggregation.Krum  # noqa: B018
+        to.Krum  # noqa: B018
 
 
 def test_a_package_does_not_replace_the_namespace_of_its_name() -> None:

@@ -76,7 +76,7 @@ class Quacks:
 
 
 def test_a_weighting_that_is_none_is_told_what_to_do():
-    with pytest.raises(UserError, match=r"derive your own from turnout\.Weighting"):
+    with pytest.raises(UserError, match=r"derive your own from roles\.Weighting"):
         to.Algorithm(weighting=Quacks())
 
 

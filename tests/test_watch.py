@@ -102,7 +102,7 @@ def test_clients_are_called_by_their_names(tmp_path: Path) -> None:
 def test_a_study_s_file_is_read_as_studies_write_it(tmp_path: Path) -> None:
     studies = pytest.importorskip("turnout_papers.studies.running")
     claim = importlib.import_module("turnout_papers.studies.claims").Claim("up", True, "mean +1")
-    row = importlib.import_module("turnout_papers.studies.study").Row("case", "accuracy", 1.0, None, 1, "2")
+    row = importlib.import_module("turnout_papers.studies.study").ResultRow("case", "accuracy", 1.0, None, 1, "2")
     (tmp_path / "study.json").write_text(studies.Findings("a", "smoke", [row], [claim], 1.0).to_json())
     found = read_study(tmp_path / "study.json")
     assert (found["study"], found["scale"]) == ("a", "smoke")

@@ -19,7 +19,14 @@ from turnout_papers.studies.tables import markdown, show
 
 WIDE = 140  # columns where the output is not a terminal
 
-app = typer.Typer(no_args_is_help=True, help="Published tables and figures: run them, and decide what they claim.")
+ABOUT = """Published tables and figures: run them, and decide what they claim.
+
+\b
+turnout study list
+turnout study run participation --scale small --json found.json
+turnout study show found.json
+"""
+app = typer.Typer(no_args_is_help=True, help=ABOUT, rich_markup_mode=None)
 
 
 @app.command("list")

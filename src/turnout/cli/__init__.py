@@ -160,7 +160,7 @@ class CommandTable(TyperGroup):
 
 def _about(entry: EntryPoint) -> str:
     """One line about a command of an installed package, which is not loaded for it."""
-    return str(entry.dist.metadata["Summary"] or f"A command of {entry.dist.name}.") if entry.dist else entry.value
+    return str(entry.dist.metadata.get("Summary") or f"A command of {entry.dist.name}.") if entry.dist else entry.value
 
 
 def as_command(name: str, thing: Any) -> click.Command:
