@@ -41,7 +41,7 @@ class ClientState:
     slots: Tensors = field(default_factory=dict)
     residuals: Tensors = field(default_factory=dict)
     mine: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> rows
-    seen: Tensors = field(default_factory=dict)  # its own activations after training (evaluation/activations.py)
+    seen: Tensors = field(default_factory=dict)  # its own activations after training (clients/activations.py)
 
     def start(self, shared: Tensor) -> Tensor:
         """Where training begins: one row [P] for everybody, or a row each where not all of it is the same."""

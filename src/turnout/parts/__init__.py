@@ -18,7 +18,7 @@ aggregation.py    how the updates become one
 robust/           and how, where some of them are hostile
 server.py         how the server applies it
 
-arrived.py        the replies of a round: the record that the server's parts get
+updates.py        the replies of a round: the record that the server's parts get
 compatibility.py  combinations that make no sense, refused before the first round
 
 A new method is an object of one of these roles: a class in the role's module, or in a new module of the role's package,

@@ -5,5 +5,5 @@
     roster        what the server remembers of its members between rounds
     departure     paper 000's bounds: whether a client that leaves stays in the objective
 
-server/opening.py applies a transition to the server.
+server/membership.py applies a transition to the server.
 """

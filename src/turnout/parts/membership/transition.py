@@ -1,6 +1,6 @@
 """The beginning of a round while its joins and leaves take effect: the input of the rules, and their decisions.
 
-`Membership` (policy.py) turns an `Outlook` into a `Transition`; server/opening.py applies it to the server.
+`Membership` (policy.py) turns an `Outlook` into a `Transition`; server/membership.py applies it to the server.
 """
 
 from __future__ import annotations
