@@ -29,6 +29,7 @@ RENAMED = {
     "nobody who answered counts": "no client's work counts",
     "no update of those who count is a number": "no update that counts is finite",
 }  # texts of records: before → after
+METHODS = {"000": "flexible", "001": "EFL", "003": "FDMS", "004": "MTFL"}  # variants of `together`: before → after
 NOT_COMPARED = ("seconds", "epoch_seconds", "inference_seconds")
 
 
@@ -126,6 +127,9 @@ def differences(before: Any, after: Any, place: str) -> list[str]:
 
 def compare(one: Path, other: Path) -> None:
     before, after = json.loads(one.read_text()), json.loads(other.read_text())
+    for name in [name for name in before if name.startswith("together/") and name not in after]:
+        words = [METHODS.get(word, word) for word in name.removeprefix("together/").split("+")]
+        before["together/" + "+".join(words)] = before.pop(name)
     both = [name for name in before if name in after]
     wrong = {name: d for name in both if (d := differences(before[name], after[name], name))}
     for found_here in wrong.values():
