@@ -139,12 +139,12 @@ def candidates(args: argparse.Namespace) -> None:
         update_RP = kind_LP[client_R % len(kind_LP)] + torch.randn(present, width, generator=g)
         work_C = torch.zeros(clients, dtype=torch.float64).index_fill(0, client_R, 1.0)
         turnout = to.types.Turnout(torch.arange(clients), work_C, 1.0, work_C, work_C)
-        arrived = Updates(
+        updates = Updates(
             t, 0, client_R, update_RP, kind_LP[0], turnout, torch.searchsorted(turnout.client_C, client_R)
         )
         for name, part in parts.items():
             start = time.thread_time()
-            states[name] = part.observe(states[name], arrived)
+            states[name] = part.observe(states[name], updates)
             spent = 1000 * (time.thread_time() - start)
             if t in (0, 4, 9, 19):
                 print(f"{t:5d} {states[name]['compared']:15,d} {spent:13.0f}  {name}")
@@ -164,23 +164,23 @@ def projection(args: argparse.Namespace) -> None:
     class All(to.substitution.Spread):
         """Spread that shows every round to all of them."""
 
-        def observe(self, state: State, arrived: Updates) -> State:
+        def observe(self, state: State, updates: Updates) -> State:
             for name, part in parts.items():
-                states[name] = part.observe(states[name], arrived)
+                states[name] = part.observe(states[name], updates)
             return state
 
-        def lend(self, state: State, share_C: torch.Tensor, counts_C: torch.Tensor, arrived: Updates) -> Substitutes:
+        def lend(self, state: State, share_C: torch.Tensor, counts_C: torch.Tensor, updates: Updates) -> Substitutes:
             for name, part in parts.items():
-                chosen[name].append(part.lend(states[name], share_C, counts_C, arrived).friend_C)
+                chosen[name].append(part.lend(states[name], share_C, counts_C, updates).friend_C)
             client_K, exact_KK = friends.similarity(states["exact"])
             place = torch.full((args.clients,), -1).index_copy(0, client_K, torch.arange(len(client_K)))
             best = chosen["exact"][-1]
             for name in parts:
                 mine, both = chosen[name][-1], (chosen[name][-1] >= 0) & (best >= 0)
-                row = place[arrived.turnout.client_C[both]]
+                row = place[updates.turnout.client_C[both]]
                 gap = exact_KK[row, place[best[both]]] - exact_KK[row, place[mine[both]]]
                 lost[name].append(float(gap.mean()) if len(gap) else 0.0)
-            return super().lend(state, share_C, counts_C, arrived)
+            return super().lend(state, share_C, counts_C, updates)
 
     prepared = prepare(experiment(args, All()))
     state = prepared.begin()

@@ -221,7 +221,7 @@ class Tally(LocalTerm, TermTraits):
         return {"end": at.x_cP.clone()}, {"steps": client_state["steps"], "last": at.x_cP - at.start_cP}
 
     def server_update(
-        self, server_state: dict[str, Tensor], upload: dict[str, Tensor], arrived: Any
+        self, server_state: dict[str, Tensor], upload: dict[str, Tensor], applied: Any
     ) -> tuple[Any, Any]:
         return {"mean": upload["end"].mean(0)}, {"tallied": float(len(upload["end"]))}
 

@@ -84,7 +84,7 @@ class Forger:
 def first_rows(device: Any) -> dict[str, torch.Tensor]:
     """What a device that leaves sends for the terms."""
     rows = device.tasks.clients.store.initial
-    return {name: value[None] for name, value in rows.items() if name.startswith("mine/")}
+    return {name: value[None] for name, value in rows.items() if name.startswith("term/")}
 
 
 def too_little(device: Any, parts: Parts) -> bytes:

@@ -155,7 +155,7 @@ UPDATE: dict[str, tuple[Any, ...]] = {
     "message/tensors/update": (*ODD_TENSORS, whole, nan, infinite, long, flat),
     "message/tensors": (5, {}),
     "states/extra": (torch.ones(1, 3), 5),
-    "sums/scaffold/c": (torch.ones(1, 3), 5),
+    "uploads/scaffold/c": (torch.ones(1, 3), 5),
     "hints/sketch": (torch.ones(1, 3), "x"),
     "report/loss": (*ODD_TENSORS, whole, nan, infinite, long),
     "report/finite": (*ODD_TENSORS, torch.tensor([7]), torch.tensor([False]), torch.tensor([0.5])),
@@ -196,11 +196,11 @@ UNFINISHED = listed(
     "unfinished", REPLY, {
         "client_R": (*ODD_TENSORS, minus), "message/bytes": (*ODD_TENSORS, minus, largest),
         "message/tensors/since": ODD_TENSORS, "message/tensors/update": (torch.ones(1, 9), 5),
-        "report/bytes_down": (*ODD_TENSORS, minus, largest), "sums/a/b": (torch.ones(1), 5), "states/x": (5,),
+        "report/bytes_down": (*ODD_TENSORS, minus, largest), "uploads/a/b": (torch.ones(1), 5), "states/x": (5,),
     },
 )  # fmt: skip
 LEAVE = [
-    *listed("leave", OWN, dict.fromkeys(("rows/mine/scaffold/c",), (*ODD_TENSORS, whole, nan, infinite, long))),
+    *listed("leave", OWN, dict.fromkeys(("rows/term/scaffold/c",), (*ODD_TENSORS, whole, nan, infinite, long))),
     *odd_bytes("leave", OWN),
 ]  # fmt: skip
 

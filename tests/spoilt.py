@@ -45,11 +45,11 @@ class Spoilt:
                 reply["message"]["tensors"]["update"] = update[:, :-1]
             case "type":
                 reply["message"]["tensors"]["update"] = update.double()
-            case "sums":
-                reply["sums"] = {"scaffold": {"c": torch.zeros(1, 2)}}
+            case "uploads":
+                reply["uploads"] = {"scaffold": {"c": torch.zeros(1, 2)}}
             case "report":
                 reply["report"]["loss"] = torch.zeros(1, 3)
         return said | {REPLY: wire.pack(reply)}
 
 
-KINDS = ("cut", "large", "head", "steps", "client", "nan", "shape", "type", "sums", "report")
+KINDS = ("cut", "large", "head", "steps", "client", "nan", "shape", "type", "uploads", "report")

@@ -15,7 +15,7 @@ LR, P = 0.1, 18
 
 
 def mine(prepared, name):
-    return prepared.runtime.clients.store.gather(torch.arange(4))[f"mine/apfl/{name}"]
+    return prepared.runtime.clients.store.gather(torch.arange(4))[f"term/apfl/{name}"]
 
 
 @pytest.mark.parametrize("adaptive", [True, False])

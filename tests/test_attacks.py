@@ -40,9 +40,9 @@ def sent(experiment: to.Experiment, t: int = 0) -> Tensor:
     found: dict[str, Tensor] = {}
 
     class Spy(to.aggregation.WeightedSum):
-        def combine(self, arrived, weight_R):
-            found["sent"] = arrived.update_RP[arrived.client_R.argsort()].clone()
-            return super().combine(arrived, weight_R)
+        def combine(self, updates, weight_R):
+            found["sent"] = updates.update_RP[updates.client_R.argsort()].clone()
+            return super().combine(updates, weight_R)
 
     prepared = ready(experiment.but(**{"algorithm.aggregation": Spy()}))
     prepared.round(server, t)

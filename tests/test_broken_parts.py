@@ -22,22 +22,22 @@ from worlds import ready, world
 class AddsInPlace:
     linear = False
 
-    def combine(self, arrived, weight_R):
-        return weight_R.float() @ arrived.update_RP.nan_to_num_().mul_(2.0)
+    def combine(self, updates, weight_R):
+        return weight_R.float() @ updates.update_RP.nan_to_num_().mul_(2.0)
 
 
 class PlainMean:
     linear = False
 
-    def combine(self, arrived, weight_R):
-        return arrived.update_RP.nanmean(0)
+    def combine(self, updates, weight_R):
+        return updates.update_RP.nanmean(0)
 
 
 class MedianThatSaysSum:
     linear = True
 
-    def combine(self, arrived, weight_R):
-        return arrived.update_RP[weight_R > 0].median(0).values
+    def combine(self, updates, weight_R):
+        return updates.update_RP[weight_R > 0].median(0).values
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class TellsEach(LocalTerm, Notifies):
     def client_state(self, start_P):
         return {"last": torch.zeros_like(start_P)}
 
-    def notify(self, server_state, arrived):
-        return {"own": arrived.update_RP}
+    def notify(self, server_state, applied):
+        return {"own": applied.update_RP}
 
     def on_notify(self, message, client_state):
         return {"last": client_state["last"] + message["own"]}
@@ -75,7 +75,7 @@ class SlashState(to.server.ServerSGD):
     def begin(self, width):
         return {"first": torch.zeros(width), "first/moment": torch.zeros(width)}
 
-    def step(self, update_P, state, arrived):
+    def step(self, update_P, state, aggregate):
         return update_P, state
 
 
@@ -209,8 +209,8 @@ class MeanOfAll(SharedStart):
     def own(self, state, client_C, shared_P):
         return self.starts(state, client_C, shared_P)
 
-    def observe(self, state, arrived):
-        mean_P = arrived.objective_share_R.to(arrived.update_RP) @ arrived.models()
+    def observe(self, state, applied):
+        mean_P = applied.objective_share_R.to(applied.update_RP) @ applied.models()
         return {"mean": (1 - self.rate) * state["mean"] + self.rate * mean_P}
 
 
@@ -223,8 +223,8 @@ class TellsAtTimes(LocalTerm, Notifies):
     def client_state(self, start_P):
         return {"last": torch.zeros_like(start_P)}
 
-    def notify(self, server_state, arrived):
-        return {"sum": arrived.sum_P} if arrived.t else {}
+    def notify(self, server_state, applied):
+        return {"sum": applied.sum_P} if applied.t else {}
 
     def on_notify(self, message, client_state):
         return {"last": client_state["last"] + message["sum"]}
@@ -296,15 +296,15 @@ class FedDyn(LocalTerm, ServerShift):
     def server_state(self, start_P):
         return {"h": torch.zeros_like(start_P)}
 
-    def _next(self, server_state, arrived):
-        moved_RP = arrived.models() - arrived.start_P if self.unscaled else arrived.update_RP
-        return server_state["h"] - self.alpha * moved_RP.sum(0) / arrived.members
+    def _next(self, server_state, aggregate):
+        moved_RP = aggregate.models() - aggregate.start_P if self.unscaled else aggregate.update_RP
+        return server_state["h"] - self.alpha * moved_RP.sum(0) / aggregate.members
 
-    def server_shift(self, server_state, arrived):
-        return -self._next(server_state, arrived) / self.alpha
+    def server_shift(self, server_state, aggregate):
+        return -self._next(server_state, aggregate) / self.alpha
 
-    def server_update(self, server_state, upload, arrived):
-        return {"h": self._next(server_state, arrived)}, {}
+    def server_update(self, server_state, upload, applied):
+        return {"h": self._next(server_state, applied)}, {}
 
 
 class Nameless(LocalTerm):

@@ -274,14 +274,14 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
     record, replies, download = happened.record, happened.replies, happened.download
     assert replies is not None
     assert download is not None
-    beside = [replies.states, replies.hints, *replies.sums.values()]
+    beside = [replies.states, replies.hints, *replies.uploads.values()]
     up_R = replies.message.bytes_C + sum(wire_bytes({n: v[0] for n, v in rows.items()}) for rows in beside)
     position_R = torch.searchsorted(record.clients["client"], replies.client_R)
     assert record.clients["bytes_up"][position_R].tolist() == up_R.tolist()
     assert record.bytes_up == int(up_R.sum()) + happened.farewell_bytes()
     compression, dense = found.settings["algorithm.compression"], 4 * len(download.shared_P)
     down = wire_bytes(download.states) + replies.report["bytes_down"]
-    whole = sum(wire_bytes(tensors) for tensors in download.down.values())
+    whole = sum(wire_bytes(tensors) for tensors in download.term_states.values())
     assert (replies.report["bytes_down"] <= whole).all()  # of the terms: less for who has the latest
     fetched = [dense] * len(position_R)
     if isinstance(compression, to.compression.Dense):

@@ -165,8 +165,8 @@ def test_a_term_that_loses_what_it_holds_is_caught():
 class TheLast:
     linear = False
 
-    def combine(self, arrived, weight_R):
-        return arrived.update_RP[-1]
+    def combine(self, updates, weight_R):
+        return updates.update_RP[-1]
 
 
 def test_an_aggregation_that_depends_on_the_order_is_caught():

@@ -74,7 +74,7 @@ def test_u_and_v_are_sums_over_those_who_reported(engine, model):
     prepared = ready(elastic_world(model), **{"runtime.engine": engine})
     server, _ = play(prepared, 1)
     w, F = reported(prepared, [0, 1, 3])
-    down = server.down["elastic"]
+    down = server.term_states["elastic"]
     torch.testing.assert_close(down["U"], F.sum(0), rtol=1e-9, atol=1e-14)
     torch.testing.assert_close(down["V"], (F * w).sum(0), rtol=1e-9, atol=1e-14)
     torch.testing.assert_close(down["Z"].squeeze(), (F * w * w).sum(), rtol=1e-9, atol=1e-14)
@@ -93,7 +93,7 @@ def test_a_mean_over_reporters_and_a_budget_of_samples():
         assert len(set(rows[0].tolist())) == rows.shape[1] == min(10, COUNTS[k])
         assert bool(own.real_cm.all())
         F.append(fisher_of(prepared, k, trained_in_round_0(prepared, k), rows[0].tolist()))
-    torch.testing.assert_close(server.down["elastic"]["U"], torch.stack(F).mean(0), rtol=1e-9, atol=1e-14)
+    torch.testing.assert_close(server.term_states["elastic"]["U"], torch.stack(F).mean(0), rtol=1e-9, atol=1e-14)
 
 
 def test_the_gradient_is_that_of_the_sum_over_clients_by_finite_differences():
@@ -109,11 +109,11 @@ def test_the_gradient_is_that_of_the_sum_over_clients_by_finite_differences():
     assert record.extra["elastic_loss"] == pytest.approx(loss(server.shared_P), rel=1e-9)
     x, term = torch.randn(len(server.shared_P), dtype=torch.float64), prepared.experiment.algorithm.terms[0]
     at = to.terms.At(x[None], x[None], 0.1, 0, torch.ones(1), torch.ones(1), *[None] * 3)
-    found = term.transform_grad(torch.zeros_like(x[None]), at, server.down["elastic"], {})[0]
+    found = term.transform_grad(torch.zeros_like(x[None]), at, server.term_states["elastic"], {})[0]
     for j in range(0, len(x), 7):
         step = torch.zeros_like(x).index_fill(0, torch.tensor([j]), 1e-4)
         assert float(found[j]) == pytest.approx((loss(x + step) - loss(x - step)) / 2e-4, rel=1e-5, abs=1e-9)
-    assert term.loss(x, server.down["elastic"]) == pytest.approx(loss(x), rel=1e-9)
+    assert term.loss(x, server.term_states["elastic"]) == pytest.approx(loss(x), rel=1e-9)
 
 
 def second_round(prepared, client: int, server, step) -> torch.Tensor:
@@ -140,7 +140,7 @@ def test_local_steps_in_the_second_round(kind, keep):
     lam, lr, options = 3.0, 0.1, {"decoupled": True} if kind == "decoupled" else {"step": kind}
     prepared = ready(elastic_world(term=to.terms.Elastic(lam, samples=ALL, fisher_keep=keep, **options)))
     server, _ = play(prepared, 1)
-    down, width = server.down["elastic"], len(server.shared_P)
+    down, width = server.term_states["elastic"], len(server.shared_P)
     U, V = dense(down, "U", width), dense(down, "V", width)
 
     def step(parameters):
@@ -178,7 +178,7 @@ def test_8_8_a_strong_proximal_step_keeps_everybody_near_v_over_u():
     )
     first, _ = play(prepared, 1)
     second, record = prepared.round(first, 1)
-    U, V = first.down["elastic"]["U"], first.down["elastic"]["V"]
+    U, V = first.term_states["elastic"]["U"], first.term_states["elastic"]["V"]
     stiff = U > 1e-3
     assert int(stiff.sum()) > 20
     torch.testing.assert_close(second.shared_P[stiff], (V / U)[stiff], rtol=1e-4, atol=1e-5)
@@ -191,7 +191,7 @@ def test_a_stiff_explicit_term_warns_when_it_becomes_so_and_once():
     for t in range(2):
         server, record = prepared.round(server, t)
         records.append(record.extra)
-    U = play(prepared, 1)[0].down["elastic"]["U"]
+    U = play(prepared, 1)[0].term_states["elastic"]["U"]
     assert records[0]["elastic_stiffness"] == 0
     assert records[0]["elastic_loss"] == 0
     assert records[1]["elastic_stiffness"] == pytest.approx(0.1 * 20 * float(U.max()))
@@ -208,7 +208,7 @@ def test_an_absent_client_is_invisible_and_keeps_nothing():
     poisoned.runtime.clients.federation.x[own.owner == 2] = float("nan")
     (a, _), (b, _) = play(plain, 3), play(poisoned, 3)
     assert torch.equal(a.shared_P, b.shared_P)
-    assert poisoned.runtime.clients.store.gather(torch.arange(4))["mine/elastic/held"].flatten().tolist() == [
+    assert poisoned.runtime.clients.store.gather(torch.arange(4))["term/elastic/held"].flatten().tolist() == [
         0,
         0,
         -1,
@@ -238,7 +238,9 @@ def test_engines_chunks_and_threads_give_the_same_rounds():
         results.append(play(ready(experiment, **changes), 3)[0])
     for other in results[1:]:
         torch.testing.assert_close(other.shared_P, results[0].shared_P, rtol=1e-10, atol=1e-13)
-        torch.testing.assert_close(other.down["elastic"]["U"], results[0].down["elastic"]["U"], rtol=1e-9, atol=1e-13)
+        torch.testing.assert_close(
+            other.term_states["elastic"]["U"], results[0].term_states["elastic"]["U"], rtol=1e-9, atol=1e-13
+        )
 
 
 def test_convolutions_square_each_samples_gradient():
@@ -252,7 +254,8 @@ def test_convolutions_square_each_samples_gradient():
     )  # fmt: skip
     experiment = replace(elastic_world(counts=[10, 10, 10], fractions=()), model=net).but(**{"world.data": data})
     found = [
-        play(ready(experiment, **{"runtime.engine": e}), 1)[0].down["elastic"] for e in ("loop", "vmap", "by-hand")
+        play(ready(experiment, **{"runtime.engine": e}), 1)[0].term_states["elastic"]
+        for e in ("loop", "vmap", "by-hand")
     ]
     for other in found[1:]:
         torch.testing.assert_close(other["U"], found[0]["U"], rtol=1e-9, atol=1e-14)
@@ -271,7 +274,7 @@ def test_squared_errors_have_a_fisher_diagonal_too():
     for engine in ("loop", "vmap", "auto"):
         prepared = ready(experiment, **{"runtime.engine": engine})
         server, _ = play(prepared, 1)
-        down, U = server.down["elastic"], torch.zeros(2, dtype=torch.float64)
+        down, U = server.term_states["elastic"], torch.zeros(2, dtype=torch.float64)
         for k in range(3):
             xk, yk, w = x[k::3].double(), y[k::3].double(), prepared.server.shared_P
             for _ in range(4):  # E = 4 epochs of one batch
@@ -287,13 +290,13 @@ def test_rule_17_shared_parameters_only_and_statistics_stay_where_they_are():
     plain = ready(elastic_world("batch norm", term=to.terms.Elastic(0.0)), **personal)
     server, _ = play(prepared, 1)
     play(plain, 1)
-    assert server.down["elastic"]["U"].shape == server.shared_P.shape == (5 * 6 + 6 + 6 * 3 + 3,)
+    assert server.term_states["elastic"]["U"].shape == server.shared_P.shape == (5 * 6 + 6 + 6 * 3 + 3,)
     mine, theirs = (p.runtime.clients.store.gather(torch.arange(4)) for p in (prepared, plain))
     for name in mine:
         torch.testing.assert_close(mine[name], theirs[name])
     module = trained_in_round_0(prepared, 3)
     F = sum(fisher_of(prepared, k, trained_in_round_0(prepared, k)) for k in (0, 1, 3))[: len(server.shared_P)]
-    torch.testing.assert_close(server.down["elastic"]["U"], F, rtol=1e-9, atol=1e-14)
+    torch.testing.assert_close(server.term_states["elastic"]["U"], F, rtol=1e-9, atol=1e-14)
     torch.testing.assert_close(mine["state/1.running_mean"][3], dict(module.named_buffers())["1.running_mean"])
 
 
@@ -303,8 +306,8 @@ def test_rule_20_u_and_v_are_not_substituted(substitution):
     prepared, plain = ready(elastic_world(substitution=substitution)), ready(elastic_world())
     (a, _), (b, _) = play(prepared, 1), play(plain, 1)
     assert not torch.equal(a.shared_P, b.shared_P) or isinstance(substitution, to.substitution.Stale)
-    torch.testing.assert_close(a.down["elastic"]["U"], b.down["elastic"]["U"])
-    torch.testing.assert_close(a.down["elastic"]["V"], b.down["elastic"]["V"])
+    torch.testing.assert_close(a.term_states["elastic"]["U"], b.term_states["elastic"]["U"])
+    torch.testing.assert_close(a.term_states["elastic"]["V"], b.term_states["elastic"]["V"])
 
 
 @pytest.mark.parametrize("keep", [None, 0.5])
@@ -319,10 +322,10 @@ def test_rule_20_the_last_u_and_v_of_who_has_left_may_be_kept(keep):
             last = prepared.runtime.clients.store.gather(torch.tensor([3]))
             back, _ = play(prepared, 4)
     width = len(back.shared_P)
-    index = last["mine/elastic/index"][0].long() if keep else torch.arange(width)
+    index = last["term/elastic/index"][0].long() if keep else torch.arange(width)
     for name in "UV":
-        kept, without = (dense(server.down["elastic"], name, width) for server in servers)
-        own = torch.zeros_like(kept).index_copy(0, index, last[f"mine/elastic/{name.lower()}"][0])
+        kept, without = (dense(server.term_states["elastic"], name, width) for server in servers)
+        own = torch.zeros_like(kept).index_copy(0, index, last[f"term/elastic/{name.lower()}"][0])
         assert bool((own > 0).any())
         torch.testing.assert_close(kept, (2 * without + own) / 3)  # clients 0 and 1 have reported as well
     assert len(back.roster.gone_L) == 0
@@ -345,7 +348,7 @@ def test_rule_14_with_adam(decoupled):
     module = fresh(prepared)
     optimizer = torch_adam(prepared, module)
     train_alone(prepared, 0, 0, module, optimizer)
-    parts = [(p, *(first.down["elastic"][n][s.start : s.start + s.size].view(s.shape) for n in "UV"))
+    parts = [(p, *(first.term_states["elastic"][n][s.start : s.start + s.size].view(s.shape) for n in "UV"))
              for s, p in zip(prepared.model.layout.slots, module.parameters(), strict=True)]  # fmt: skip
     plain_step = optimizer.step
 
@@ -420,7 +423,7 @@ def test_bytes_with_the_largest_entries_only():
     P, keep = 5 * 6 + 6 + 6 * 4 + 4 + 4 * 3 + 3, 0.1
     k = 8
     server, records = play(ready(elastic_world(term=to.terms.Elastic(0.3, fisher_keep=keep))), 1)
-    union = len(server.down["elastic"]["index"])
+    union = len(server.term_states["elastic"]["index"])
     assert records[0].bytes_up == 3 * (4 * P + 4 * (3 * k + 1))
     assert k <= union <= 3 * k
     _, record = ready(elastic_world(term=to.terms.Elastic(0.3, fisher_keep=keep))).round(server, 1)
@@ -464,7 +467,7 @@ def test_promises(term):
 
 @dataclasses.dataclass(frozen=True)
 class ForgetsItsKeys(to.terms.Elastic):
-    def server_update(self, server_state, upload, arrived):
+    def server_update(self, server_state, upload, applied):
         return {"U": upload["u"].sum(0)}, {}
 
 

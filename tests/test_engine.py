@@ -399,9 +399,9 @@ def test_a_term_may_send_and_keep_rows_that_it_replaces(chunk):
     rows = {
         name: torch.full((5, width), value, dtype=torch.float64) for name, value in (("last", 3.0), ("second", 4.0))
     }
-    trainer, job = prepared(dense(), None, chunk, 1, "cpu", terms=[Earlier()], mine={"earlier": rows})
+    trainer, job = prepared(dense(), None, chunk, 1, "cpu", terms=[Earlier()], term_states={"earlier": rows})
     found = trainer.train(job)
-    assert (found.up["earlier"]["old"] == 3).all()
-    assert (found.up["earlier"]["same"] == 3).all()
-    assert (found.mine["earlier"]["second"] == 3).all()
-    torch.testing.assert_close(found.mine["earlier"]["last"], found.flat_CP + job.start_P)
+    assert (found.uploads["earlier"]["old"] == 3).all()
+    assert (found.uploads["earlier"]["same"] == 3).all()
+    assert (found.term_states["earlier"]["second"] == 3).all()
+    torch.testing.assert_close(found.term_states["earlier"]["last"], found.flat_CP + job.start_P)

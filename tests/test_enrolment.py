@@ -63,7 +63,7 @@ class Unrelated:
     def begin(self):
         return {}
 
-    def observe(self, state, arrived):
+    def observe(self, state, applied):
         return state
 
     def choose(self, members, t, seed, state):

@@ -45,7 +45,7 @@ def turnout_of(work_C: Tensor, full: float = 4.0) -> Turnout:
     return Turnout(torch.arange(len(work_C)), work_C, full, work_C, torch.full_like(work_C, full))
 
 
-def arrived(t: int, present_C: Tensor, update_CP: Tensor, work_C: Tensor | None = None) -> Updates:
+def updates_of(t: int, present_C: Tensor, update_CP: Tensor, work_C: Tensor | None = None) -> Updates:
     work_C = present_C * 4.0 if work_C is None else work_C
     client_R = present_C.nonzero().squeeze(1).flip(0)  # replies come in any order
     start_P, turnout = torch.zeros(update_CP.shape[1]), turnout_of(work_C.double())
@@ -146,7 +146,7 @@ def test_friends_are_those_of_the_loops(part: to.substitution.Friends, seed: int
         S = present_C.nonzero().squeeze(1).tolist()
         if t == 3:
             update_CP[S[0]] = 0.0  # |D| = 0: the pair is skipped
-        here = arrived(t, present_C, update_CP, work_C)
+        here = updates_of(t, present_C, update_CP, work_C)
         state = part.observe(state, here)
         compared = book.observe(S, update_CP, work_C)
         lent = part.lend(state, share_C, present_C, here)
@@ -186,7 +186,7 @@ def test_when_a_friend_leaves_the_next_best_is_the_best(seed: int) -> None:
         present_C[gone] = False
         present_C[[4, 7]] = present_C[[4, 7]] & torch.tensor(t not in range(6, 14))  # away when 0, 1 and 3 leave
         S = present_C.nonzero().squeeze(1).tolist()
-        here = arrived(t, present_C, update_CP, work_C)
+        here = updates_of(t, present_C, update_CP, work_C)
         state = PRUNED.observe(state, here)
         assert state["compared"] == book.observe(S, update_CP, work_C), t
         lent = PRUNED.lend(state, share_C, present_C, here)
@@ -203,11 +203,11 @@ def test_a_client_away_when_its_only_candidate_leaves_has_the_others_again() -> 
     everyone, no_1 = torch.ones(4, dtype=torch.bool), torch.tensor([True, False, True, True])
     state = part.begin(4, 2)
     for t, compared in enumerate((6, 2, 2)):
-        state = part.observe(state, arrived(t, everyone, update_CP))
+        state = part.observe(state, updates_of(t, everyone, update_CP))
         assert state["compared"] == compared
-    state = part.observe(part.forget(state, torch.tensor([1])), arrived(3, no_1 & (torch.arange(4) > 0), update_CP))
+    state = part.observe(part.forget(state, torch.tensor([1])), updates_of(3, no_1 & (torch.arange(4) > 0), update_CP))
     for t in (4, 5):
-        state = part.observe(state, arrived(t, no_1, update_CP))
+        state = part.observe(state, updates_of(t, no_1, update_CP))
         assert state["compared"] == 3, "0 takes 2 and 3 for candidates again, and so they are compared"
 
 
@@ -223,7 +223,7 @@ def test_to_be_forgotten_for_want_of_room_is_to_leave(seed: int) -> None:
         present_C[0] = t < 7  # a friend of 3 and 6, and the one not seen for longest when 6 comes
         present_C[3] = t not in (8, 9, 10)  # away then
         present_C[[1, 2, 4, 5]] |= torch.tensor(t in (8, 9))
-        here = arrived(t, present_C, update_CP, work_C)
+        here = updates_of(t, present_C, update_CP, work_C)
         if t == 10:
             states[wide] = wide.forget(states[wide], torch.tensor([0]))
         lent = []
@@ -245,7 +245,7 @@ def test_lending_a_share_is_copying_an_update(seed: int, clients: int, scheme: s
     for t, (present_C, update_CP, work_C) in enumerate(random_rounds(seed, clients, rounds=4)):
         scale_C = torch.where(present_C, 4 / work_C.clamp(min=1), 0.0) if scheme == "C" else present_C.double()
         sent_CP = update_CP * scale_C[:, None]
-        here = arrived(t, present_C, sent_CP, work_C)
+        here = updates_of(t, present_C, sent_CP, work_C)
         state = part.observe(state, here)
         lent = part.lend(state, share_C, present_C, here)
         weight_C = torch.where(present_C, share_C, 0.0) + lent.borrowed_C
@@ -373,9 +373,13 @@ def test_of_equals_the_lowest_client_stands_in_in_whatever_block_it_is(alike: tu
     part, clients = to.substitution.Friends(), 40
     update_CP = torch.eye(clients + 2)[:clients]  # no two are alike, so every other mean is 1/2
     update_CP[[39, *alike]] = torch.eye(clients + 2)[-1]
-    state = part.observe(part.begin(clients, clients + 2), arrived(0, torch.ones(clients, dtype=torch.bool), update_CP))
+    state = part.observe(
+        part.begin(clients, clients + 2), updates_of(0, torch.ones(clients, dtype=torch.bool), update_CP)
+    )
     present_C = torch.arange(clients) < 39
-    lent = part.lend(state, torch.full((clients,), 1 / clients).double(), present_C, arrived(1, present_C, update_CP))
+    lent = part.lend(
+        state, torch.full((clients,), 1 / clients).double(), present_C, updates_of(1, present_C, update_CP)
+    )
     assert int(lent.friend_C[39]) == min(alike)
 
 
@@ -395,19 +399,19 @@ def test_rule_5_a_client_that_left_is_forgotten_and_rule_6_a_newcomer_has_no_his
     state = part.begin(6, 6)
     rounds = random_rounds(1, 5, 8)
     for t, (_, update_CP, _) in enumerate(rounds):
-        state = part.observe(state, arrived(t, torch.ones(5, dtype=torch.bool), update_CP))
+        state = part.observe(state, updates_of(t, torch.ones(5, dtype=torch.bool), update_CP))
     present_C = torch.tensor([True, True, True, True, False])
     share_C = torch.full((5,), 0.2, dtype=torch.float64)
-    before = part.lend(state, share_C, present_C, arrived(9, present_C, rounds[0][1]))
+    before = part.lend(state, share_C, present_C, updates_of(9, present_C, rounds[0][1]))
     assert int(before.friend_C[4]) == 1  # the same remainder by 3
     state = part.forget(state, torch.tensor([1]))
     assert friends.similarity(state)[0].tolist() == [0, 2, 3, 4]
-    after = part.lend(state, share_C, present_C, arrived(9, present_C, rounds[0][1]))
+    after = part.lend(state, share_C, present_C, updates_of(9, present_C, rounds[0][1]))
     assert int(after.friend_C[4]) in (0, 2, 3)
     state = part.forget(state, torch.tensor([4]))  # and whoever takes its slot starts from nothing
-    one = replace(arrived(10, present_C, rounds[0][1]), client_R=torch.tensor([5]), update_RP=rounds[0][1][:1])
+    one = replace(updates_of(10, present_C, rounds[0][1]), client_R=torch.tensor([5]), update_RP=rounds[0][1][:1])
     state = part.observe(state, one)
-    newcomer = part.lend(state, share_C, present_C, arrived(11, present_C, rounds[0][1]))
+    newcomer = part.lend(state, share_C, present_C, updates_of(11, present_C, rounds[0][1]))
     assert newcomer.friend_C.tolist() == [-1] * 5
     torch.testing.assert_close(newcomer.borrowed_C, torch.tensor([0.05] * 4 + [0.0], dtype=torch.float64))
 
@@ -442,7 +446,7 @@ def test_rule_8_a_meeting_counts_as_much_as_the_less_complete_of_the_two() -> No
     state = part.begin(2, 2)
     for t, (second, work) in enumerate([([1.0, 0.0], [4.0, 4.0]), ([-1.0, 0.0], [4.0, 1.0])]):
         update_CP = torch.tensor([[1.0, 0.0], second])
-        state = part.observe(state, arrived(t, torch.tensor([True, True]), update_CP, torch.tensor(work)))
+        state = part.observe(state, updates_of(t, torch.tensor([True, True]), update_CP, torch.tensor(work)))
     _, similarity_KK = friends.similarity(state)
     assert float(similarity_KK[0, 1]) == pytest.approx((1.0 * 1.0 + 0.25 * 0.0) / 1.25)
 
@@ -455,10 +459,10 @@ def test_rule_8_two_that_met_at_half_work_have_met(least: int) -> None:
     state, away_C = part.begin(3, 2), torch.tensor([False, True, True])
     share_C = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     for t in range(least):
-        later = part.lend(state, share_C, away_C, arrived(t, away_C, update_CP))
+        later = part.lend(state, share_C, away_C, updates_of(t, away_C, update_CP))
         assert later.friend_C.tolist() == [-1, -1, -1], "they have not met often enough"
-        state = part.observe(state, arrived(t, torch.ones(3, dtype=torch.bool), update_CP, work_C))
-    lent = part.lend(state, share_C, away_C, arrived(least, away_C, update_CP))
+        state = part.observe(state, updates_of(t, torch.ones(3, dtype=torch.bool), update_CP, work_C))
+    lent = part.lend(state, share_C, away_C, updates_of(least, away_C, update_CP))
     assert lent.friend_C.tolist() == [1, -1, -1]
     assert lent.borrowed_C.tolist() == pytest.approx([0.0, 0.2, 0.0])
 
@@ -472,9 +476,9 @@ def test_rules_9_and_10_personal_layers_and_buffers_are_not_compared() -> None:
 
         @dataclasses.dataclass(frozen=True)
         class Watching(to.substitution.Friends):
-            def observe(self, state, arrived, seen=seen):
-                seen.append(arrived.update_RP.shape[1])
-                return super().observe(state, arrived)
+            def observe(self, state, updates, seen=seen):
+                seen.append(updates.update_RP.shape[1])
+                return super().observe(state, updates)
 
         changes = {"algorithm.substitution": Watching(), "algorithm.personal": personal}
         play(ready(experiment, **changes), 1)
@@ -623,7 +627,7 @@ def test_stale_forgets_and_grows() -> None:
     part = to.substitution.Stale()
     state = part.begin(10, 2)
     for t in range(6):
-        here = replace(arrived(t, torch.tensor([True]), torch.full((1, 2), float(t))), client_R=torch.tensor([t]))
+        here = replace(updates_of(t, torch.tensor([True]), torch.full((1, 2), float(t))), client_R=torch.tensor([t]))
         state = part.observe(state, here)
     turnout = turnout_of(torch.tensor([0.0] * 6 + [4.0], dtype=torch.float64))
     share_C, counts_C = torch.full((7,), 1 / 7, dtype=torch.float64), turnout.present_C
@@ -660,7 +664,7 @@ def test_similarity_is_symmetric_in_range_and_the_mean_of_history() -> None:
     part, clients = to.substitution.Friends(), 7
     state, scores = part.begin(clients, 6), {}
     for t, (present_C, update_CP, _) in enumerate(random_rounds(5, clients, 40)):
-        here = arrived(t, present_C, update_CP.float())
+        here = updates_of(t, present_C, update_CP.float())
         state = part.observe(state, here)
         S = present_C.nonzero().squeeze(1).tolist()
         for i in S:
@@ -681,7 +685,7 @@ def test_many_replies_compared_by_several_threads_are_the_plain_formula() -> Non
     part, g = to.substitution.Friends(), torch.Generator().manual_seed(5)
     state, rounds = part.begin(700, 32), [torch.randn(700, 32, generator=g) for _ in range(2)]
     for t, update_CP in enumerate(rounds):
-        state = part.observe(state, arrived(t, torch.ones(700, dtype=torch.bool), update_CP))
+        state = part.observe(state, updates_of(t, torch.ones(700, dtype=torch.bool), update_CP))
     assert state["compared"] == 700 * 699 // 2
     unit = [torch.nn.functional.normalize(update_CP) for update_CP in rounds]
     expected = sum((x @ x.T + 1) / 2 for x in unit) / 2
@@ -701,8 +705,8 @@ def test_ties_go_to_the_lowest_client_and_near_ties_to_the_most_work() -> None:
         (to.substitution.Friends(near_tie=1e-6), 3),
         (to.substitution.Friends(near_tie=0.1), 2),
     ):
-        state = part.observe(part.begin(4, 2), arrived(0, everyone, update_CP))
-        assert part.lend(state, share_C, here, arrived(1, here, update_CP, work)).friend_C[0] == friend
+        state = part.observe(part.begin(4, 2), updates_of(0, everyone, update_CP))
+        assert part.lend(state, share_C, here, updates_of(1, here, update_CP, work)).friend_C[0] == friend
 
 
 def test_the_least_recently_seen_make_room() -> None:
@@ -711,7 +715,7 @@ def test_the_least_recently_seen_make_room() -> None:
     rounds = random_rounds(0, clients, 3)
     for t, who in enumerate(([0, 1, 2], [1, 2, 3], [4, 5, 1])):
         present_C = torch.zeros(clients, dtype=torch.bool).index_fill(0, torch.tensor(who), True)
-        state = part.observe(state, arrived(t, present_C, rounds[t][1]))
+        state = part.observe(state, updates_of(t, present_C, rounds[t][1]))
     client_K, similarity_KK = friends.similarity(state)
     kept = client_K.tolist()
     assert {1, 4, 5} <= set(kept) <= {1, 2, 3, 4, 5}
@@ -720,7 +724,7 @@ def test_the_least_recently_seen_make_room() -> None:
     row = similarity_KK[kept.index(other)]
     assert torch.isnan(row[[kept.index(4), kept.index(5)]]).all(), "they took the place of others, not their history"
     assert not torch.isnan(row[kept.index(1)])
-    crowd = part.observe(state, arrived(4, torch.ones(clients, dtype=torch.bool), rounds[0][1]))
+    crowd = part.observe(state, updates_of(4, torch.ones(clients, dtype=torch.bool), rounds[0][1]))
     assert len(friends.similarity(crowd)[0]) == 4, "more replied than are remembered"
 
 
@@ -738,7 +742,7 @@ def test_pruning_leaves_only_pairs_of_a_kind_to_compare() -> None:
     for t in range(12):
         update_CP = kind_CP + 0.01 * torch.randn(clients, width, generator=g)
         for part in states:
-            states[part] = part.observe(states[part], arrived(t, everyone, update_CP))
+            states[part] = part.observe(states[part], updates_of(t, everyone, update_CP))
         compared.append(states[pruned]["compared"])
     assert compared[0] == clients * (clients - 1) / 2
     assert compared[-1] == clients / 2
@@ -791,8 +795,8 @@ def test_many_replies_are_compared_by_their_projection() -> None:
     exact, projected = to.substitution.Friends(), to.substitution.Friends(project_above=1e5, project_to=500)
     similarities = {}
     for part in (exact, projected):
-        state = part.observe(part.begin(40, 3000), arrived(0, everyone, update_CP))
-        lent = part.lend(state, share_C, present_C, arrived(1, present_C, update_CP))
+        state = part.observe(part.begin(40, 3000), updates_of(0, everyone, update_CP))
+        lent = part.lend(state, share_C, present_C, updates_of(1, present_C, update_CP))
         assert (kind[lent.friend_C[:4]] == kind[:4]).all()
         similarities[part] = friends.similarity(state)[1]
     off = ~torch.eye(40, dtype=torch.bool)
@@ -886,8 +890,8 @@ def test_mistakes_are_sentences(make, says: str) -> None:
 class KeepsTheMemory(to.substitution.Stale):
     """Broken: keeps a view of what the next round writes over."""
 
-    def observe(self, state, arrived):
-        return state | {"client": arrived.client_R, "rows": arrived.update_RP}
+    def observe(self, state, updates):
+        return state | {"client": updates.client_R, "rows": updates.update_RP}
 
 
 def test_a_broken_substitution_is_caught() -> None:

@@ -383,7 +383,7 @@ def test_rounds_with_springs_are_those_of_the_loop(device, settings):
     server, wanted = (after_rounds(settings, d, engine) for d, engine in ((device, "by-hand"), ("cpu", "loop")))
     close(server.shared_P.cpu(), wanted.shared_P, rtol=1e-3, atol=1e-4)
     for name in ("U", "V", "Z"):
-        close(server.down["elastic"][name].cpu(), wanted.down["elastic"][name], rtol=1e-2, atol=1e-3)
+        close(server.term_states["elastic"][name].cpu(), wanted.term_states["elastic"][name], rtol=1e-2, atol=1e-3)
 
 
 def after_rounds(settings: dict, device: str, engine: str):

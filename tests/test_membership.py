@@ -262,8 +262,8 @@ class Remembers(to.substitution.NoSubstitution):
     def begin(self, clients, width):
         return {"seen": torch.zeros(clients)}
 
-    def observe(self, state, arrived):
-        return {"seen": state["seen"].index_fill(0, arrived.client_R, 1.0)}
+    def observe(self, state, applied):
+        return {"seen": state["seen"].index_fill(0, applied.client_R, 1.0)}
 
     def forget(self, state, client_L):
         return {"seen": state["seen"].index_fill(0, client_L, 0.0)}

@@ -199,7 +199,7 @@ def test_mime_lite_is_the_formula():
         m = beta * m + (1 - beta) * (here / here.sum()) @ torch.stack(full)
         server, record = prepared.round(server, t)
         torch.testing.assert_close(server.shared_P, w)
-        torch.testing.assert_close(server.down["mime-lite"]["m"], m)
+        torch.testing.assert_close(server.term_states["mime-lite"]["m"], m)
         assert (record.bytes_up, record.bytes_down) == (3 * 4 * 2 * P, 3 * 4 * 2 * P)
 
 

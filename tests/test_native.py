@@ -175,14 +175,14 @@ def test_springs_in_c_equal_the_loop(make, terms, reported):
     if reported and "fisher_keep=0.2" in str(terms):
         index = torch.arange(0, width, 5)
         down["elastic"] |= {"U": U[index], "V": V[index], "index": index.int()}
-    changes = {"terms": terms, "down": down, "optimizer": SGD(0.1, weight_decay=0.1)}
+    changes = {"terms": terms, "server_term_states": down, "optimizer": SGD(0.1, weight_decay=0.1)}
     trainer, job = in_c(make(), **changes)
     looped, _ = prepared(make(), Looped, 5, 1, "cpu", **changes)
     found, expected = trainer.train(job), looped.train(job)
     agree(found, expected)
-    for name, sent in expected.up.items():
+    for name, sent in expected.uploads.items():
         for what, value in sent.items() if "index" not in sent else [("u", sent["u"])]:  # of equal ones any is kept
-            torch.testing.assert_close(found.up[name][what], value, rtol=1e-8, atol=1e-11)
+            torch.testing.assert_close(found.uploads[name][what], value, rtol=1e-8, atol=1e-11)
 
 
 def test_a_spring_of_another_precision_is_converted():

@@ -189,8 +189,8 @@ def test_7_3_rules_9_and_16_only_shared_parameters_are_columns_of_the_update():
     widths = []
 
     class Looking(to.substitution.NoSubstitution):
-        def observe(self, state, arrived):
-            widths.append(arrived.update_RP.shape[1])
+        def observe(self, state, updates):
+            widths.append(updates.update_RP.shape[1])
             return state
 
     looked = ready(personal_world(substitution=Looking()))

@@ -51,11 +51,11 @@ def with_rows(changes: dict[str, Any], width: int, device: str) -> dict[str, Any
         return changes
     row_P = torch.arange(width, dtype=torch.float64, device=device) / width
     down = {"elastic": {"U": row_P, "V": row_P, "Z": torch.ones(1, device=device)}, "scaffold": {"c": row_P}}
-    return changes | {"down": down, "mine": {"scaffold": {"c": row_P.expand(5, -1).clone()}}}
+    return changes | {"server_term_states": down, "term_states": {"scaffold": {"c": row_P.expand(5, -1).clone()}}}
 
 
 def outcome(found: Trained) -> list[Any]:
-    return [found.flat_CP, found.loss_C, found.count_C, found.slots, found.mine, found.up]
+    return [found.flat_CP, found.loss_C, found.count_C, found.slots, found.term_states, found.uploads]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -67,7 +67,7 @@ def test_a_rehearsed_step_leaves_no_trace(what, device):
     fresh, other = prepared(make(), kind, 3, 1, device, **with_rows(changes, width, device))
     module = copy.deepcopy(trainer.network.module.state_dict())
     trainer.first_step(job)
-    for part in ("start_P", "states", "down", "mine", "steps_C", "client_C"):
+    for part in ("start_P", "states", "server_term_states", "term_states", "steps_C", "client_C"):
         torch.testing.assert_close(getattr(job, part), getattr(other, part), rtol=0, atol=0)
     torch.testing.assert_close(trainer.network.module.state_dict(), module, rtol=0, atol=0)
     off = 0 if device == "cpu" else 1e-10

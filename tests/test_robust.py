@@ -35,7 +35,7 @@ WHOLE = [
 ]  # those that undo what the hostile do
 
 
-def arrived(rows: list[list[float]] | Tensor, clients: list[int] | None = None) -> Updates:
+def updates_of(rows: list[list[float]] | Tensor, clients: list[int] | None = None) -> Updates:
     update_RP = torch.as_tensor(rows, dtype=torch.float64)
     client_R = torch.arange(len(update_RP)) if clients is None else torch.tensor(clients)
     one_C = torch.ones(int(client_R.max()) + 1, dtype=torch.float64)
@@ -44,7 +44,7 @@ def arrived(rows: list[list[float]] | Tensor, clients: list[int] | None = None) 
 
 
 def combine(part, rows, weights: list[float], clients: list[int] | None = None) -> Combined:
-    return combined_of(part.combine(arrived(rows, clients), torch.tensor(weights, dtype=torch.float64)))
+    return combined_of(part.combine(updates_of(rows, clients), torch.tensor(weights, dtype=torch.float64)))
 
 
 def centre(part, rows, weights: list[float] | None = None) -> Tensor:
@@ -232,7 +232,7 @@ def test_in_single_precision_and_over_many_columns_it_is_the_same(part, monkeypa
     whole = centre(part, rows)
     monkeypatch.setattr("turnout.parts.robust.votes.BLOCK", 35)  # seven columns at a time
     torch.testing.assert_close(centre(part, rows), whole)
-    single = combined_of(part.combine(arrived(rows.float()), torch.full((5,), 0.2, dtype=torch.float64))).update_P
+    single = combined_of(part.combine(updates_of(rows.float()), torch.full((5,), 0.2, dtype=torch.float64))).update_P
     torch.testing.assert_close(single.double(), whole, atol=1e-5, rtol=1e-4)
 
 

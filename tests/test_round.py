@@ -301,7 +301,7 @@ def test_replies_that_are_not_finite_are_left_out_row_by_row():
     kept = finite_replies(replies, "absent", t=2)
     assert kept.client_R.tolist() == [4, 9]
     assert kept.message.bytes_C.tolist() == [10, 30]
-    rows = (kept.message.tensors["flat"], kept.message.decoded, kept.states["mean"], kept.sums["term"]["c"])
+    rows = (kept.message.tensors["flat"], kept.message.decoded, kept.states["mean"], kept.uploads["term"]["c"])
     assert all(row is not None and row.flatten().tolist() == [1.0, 3.0] for row in rows)
     assert kept.report["finite"].tolist() == [True, True]
     with pytest.raises(UserError, match=r"client 6 in round 2 is not finite \(its training loss was inf\)"):
@@ -450,8 +450,8 @@ class Control(to.terms.LocalTerm):
         new = client_state["c"] - server_state["c"] + (at.start_cP - at.x_cP) / (at.steps_c[:, None] * at.lr)
         return {"change": new - client_state["c"]}, {"c": new}
 
-    def server_update(self, server_state, upload, arrived):
-        return {"c": server_state["c"] + upload["change"].sum(0) / arrived.members}, {
+    def server_update(self, server_state, upload, applied):
+        return {"c": server_state["c"] + upload["change"].sum(0) / applied.members}, {
             "reporters": float(len(upload["change"]))
         }
 
@@ -488,10 +488,10 @@ def test_a_client_that_diverges_leaves_no_trace_where_it_counts_as_absent():
     prepared.runtime.clients.federation.x[9] = float("inf")  # a sample of client 1
     server, records = play(prepared, 3)
     assert torch.isfinite(server.shared_P).all()
-    assert torch.isfinite(server.down["control"]["c"]).all()
+    assert torch.isfinite(server.term_states["control"]["c"]).all()
     assert [r.counted for r in records] == [3, 3, 3]
     assert all(r.train_loss == r.train_loss for r in records)
-    kept = prepared.runtime.clients.store.gather(torch.tensor([1, 0]))["mine/control/c"]
+    kept = prepared.runtime.clients.store.gather(torch.tensor([1, 0]))["term/control/c"]
     assert (kept[0] == 0).all()
     assert (kept[1] != 0).any()
 
@@ -514,7 +514,7 @@ def test_a_term_may_put_a_new_tensor_in_its_state():
         prepared = ready(experiment)
         play(prepared)
         rows = prepared.runtime.clients.store.gather(torch.arange(4))
-        assert rows["mine/counting/n"].squeeze(1).tolist() == [8, 12, 4, 16]
+        assert rows["term/counting/n"].squeeze(1).tolist() == [8, 12, 4, 16]
 
 
 @pytest.mark.parametrize("field", ["strong_convexity", "expected_work", "full_work", "gamma"])
@@ -550,15 +550,15 @@ class FedDyn(to.terms.LocalTerm, to.terms.ServerShift, to.terms.SelectiveDownloa
     def finish(self, at, server_state, client_state):
         return {}, {"h": client_state["h"] - self.alpha * (at.x_cP - at.start_cP)}
 
-    def _next(self, server_state, arrived):
-        moved_RP = arrived.models() - arrived.start_P
-        return server_state["h"] - self.alpha * moved_RP.sum(0) / arrived.members
+    def _next(self, server_state, aggregate):
+        moved_RP = aggregate.models() - aggregate.start_P
+        return server_state["h"] - self.alpha * moved_RP.sum(0) / aggregate.members
 
-    def server_shift(self, server_state, arrived):
-        return -self._next(server_state, arrived) / self.alpha
+    def server_shift(self, server_state, aggregate):
+        return -self._next(server_state, aggregate) / self.alpha
 
-    def server_update(self, server_state, upload, arrived):
-        return {"h": self._next(server_state, arrived)}, {}
+    def server_update(self, server_state, upload, applied):
+        return {"h": self._next(server_state, applied)}, {}
 
 
 def test_a_term_may_move_the_model_beside_the_sum():
@@ -572,7 +572,7 @@ def test_a_term_may_move_the_model_beside_the_sum():
     mean = torch.stack(ends).mean(0)
     h = -0.5 * (mean - w)
     torch.testing.assert_close(server.shared_P, mean - h / 0.5)
-    torch.testing.assert_close(server.down["feddyn"]["h"], h)
+    torch.testing.assert_close(server.term_states["feddyn"]["h"], h)
 
 
 @dataclass(frozen=True)
@@ -584,9 +584,9 @@ class MomentumWithDecay:
     def begin(self, width):
         return {"m": torch.zeros(width)}
 
-    def step(self, update_P, state, arrived):
+    def step(self, update_P, state, aggregate):
         m = 0.9 * state["m"] + update_P
-        return m - self.decay * arrived.start_P, {"m": m}
+        return m - self.decay * aggregate.start_P, {"m": m}
 
 
 def test_a_server_step_sees_the_weights_and_the_replies():
@@ -619,11 +619,11 @@ class WithoutTheLongest:
 
     linear: ClassVar[bool] = False
 
-    def combine(self, arrived, weight_R):
+    def combine(self, updates, weight_R):
         used_R = torch.ones(len(weight_R), dtype=torch.bool)
-        used_R[arrived.update_RP.norm(dim=1).argmax()] = len(weight_R) == 1
-        kept = weight_R[used_R].to(arrived.update_RP)
-        sum_P = kept @ arrived.update_RP[used_R] * (weight_R.sum() / kept.sum()).to(kept)
+        used_R[updates.update_RP.norm(dim=1).argmax()] = len(weight_R) == 1
+        kept = weight_R[used_R].to(updates.update_RP)
+        sum_P = kept @ updates.update_RP[used_R] * (weight_R.sum() / kept.sum()).to(kept)
         return Combined(sum_P, used_R, {"left_out": int((~used_R).sum())})
 
 
@@ -634,10 +634,10 @@ def test_a_reply_that_the_aggregation_does_not_use_leaves_no_trace():
     assert record.extra["left_out"] == 1
     assert record.counted == 3
     out = int((record.clients["weight"] == 0).nonzero())
-    c_k = prepared.runtime.clients.store.gather(torch.arange(4))["mine/scaffold/c"]
+    c_k = prepared.runtime.clients.store.gather(torch.arange(4))["term/scaffold/c"]
     assert (c_k[out] == 0).all()
     share = record.clients["share"].to(c_k)
-    torch.testing.assert_close(server.down["scaffold"]["c"], share @ c_k)
+    torch.testing.assert_close(server.term_states["scaffold"]["c"], share @ c_k)
 
 
 @dataclass(frozen=True)
@@ -652,8 +652,8 @@ class HighestLoss(Memoryless):
     def begin(self):
         return {"client": torch.empty(0, dtype=torch.int64), "loss": torch.empty(0)}
 
-    def observe(self, state, arrived):
-        return {"client": arrived.client_R, "loss": arrived.loss_R}
+    def observe(self, state, applied):
+        return {"client": applied.client_R, "loss": applied.loss_R}
 
 
 def test_a_selection_may_remember_losses(tmp_path):

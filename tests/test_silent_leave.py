@@ -27,7 +27,7 @@ def shared_after(experiment: to.Experiment, rounds: int) -> tuple[to.types.Tenso
     state = track.begin()
     for t in range(rounds):
         state, record = track.round(state, t)
-    return next(iter(state.down.values())), record
+    return next(iter(state.term_states.values())), record
 
 
 def test_who_vanishes_says_nothing():

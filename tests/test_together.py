@@ -146,7 +146,7 @@ def test_rule_21_fisher_sums_are_not_scaled_by_unfinished_work():
         server, _ = play(ready(experiment))
         found[type(weighting).__name__] = server
     for name in ("U", "V", "Z"):
-        a, b = (server.down["elastic"][name] for server in found.values())
+        a, b = (server.term_states["elastic"][name] for server in found.values())
         assert torch.equal(a, b), f"{name} was scaled"
     assert not torch.equal(found["ByShare"].shared_P, found["ByWork"].shared_P)
 
@@ -162,9 +162,9 @@ def test_rule_23_the_server_s_rate_comes_before_what_it_kept_back():
     sums = []
 
     class Watched(to.server.ServerSGD):
-        def step(self, update_P, state, arrived):
+        def step(self, update_P, state, aggregate):
             sums.append(update_P.clone())
-            return super().step(update_P, state, arrived)
+            return super().step(update_P, state, aggregate)
 
     watched = dataclasses.replace(prepared, algorithm=dataclasses.replace(prepared.algorithm, server=Watched(0.5)))
     second, _ = watched.round(first, 1)

@@ -34,7 +34,7 @@ class Turns:
 
 
 def kept(prepared: Weights, server: Server, term: str, name: str) -> Tensor:
-    return kept_rows(prepared, server, torch.arange(prepared.clients))[f"mine/{term}/{name}"]
+    return kept_rows(prepared, server, torch.arange(prepared.clients))[f"term/{term}/{name}"]
 
 
 def parts() -> Tensor:
@@ -65,7 +65,7 @@ def test_scaffold_is_the_formula(option, shares):
         w, c = w + step, c + change
         server, _ = prepared.round(server, t)
         torch.testing.assert_close(server.shared_P, w)
-        torch.testing.assert_close(server.down["scaffold"]["c"], c)
+        torch.testing.assert_close(server.term_states["scaffold"]["c"], c)
         torch.testing.assert_close(kept(prepared, server, "scaffold", "c"), c_k)
 
 
@@ -215,7 +215,7 @@ def test_scaffold_s_c_is_the_mean_of_the_members_own(by, leave, selection):
     for t in range(12):
         server, _ = prepared.round(server, t)
         mean = members(prepared, server, by) @ kept(prepared, server, "scaffold", "c")
-        torch.testing.assert_close(server.down["scaffold"]["c"], mean, rtol=0, atol=1e-12)
+        torch.testing.assert_close(server.term_states["scaffold"]["c"], mean, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("by", ["uniform", "samples"])

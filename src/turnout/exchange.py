@@ -119,7 +119,7 @@ class Download:
     lr        learning rate
     shared_P  shared parameters
     states    states beside them
-    down      server state that terms broadcast: term -> name -> tensor
+    term_states  server state that terms broadcast: term -> name -> tensor
     client_C  the clients it is for
     start_CP  what each starts from, where that is not the shared parameters
     outbox    messages from terms to some of them
@@ -131,7 +131,7 @@ class Download:
     lr: float
     shared_P: Tensor
     states: Tensors
-    down: dict[str, Tensors]
+    term_states: dict[str, Tensors]
     client_C: Tensor
     start_CP: Tensor | None = None
     outbox: Outbox = field(default_factory=Outbox)

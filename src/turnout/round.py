@@ -171,7 +171,7 @@ def decode(received: Received, replies: Replies, download: Download, ctx: Contex
         objective_share=lambda: cohort.objective_share()[position_R],
         left=server.left.rows,
         states=replies.states,
-        uploads=replies.sums,
+        uploads=replies.uploads,
         hints=replies.hints,
     )
 
@@ -204,20 +204,20 @@ def apply_update(received: Received, total: Total, ctx: Context) -> tuple[Server
     server, algorithm, whole = received.server, ctx.algorithm, total.aggregate
     with stage("server step"):
         change_P, step = algorithm.server.step(total.update_P, server.step, whole)
-        change_P = shift_model(algorithm.terms, server.down, whole, change_P)
+        change_P = shift_model(algorithm.terms, server.term_states, whole, change_P)
     with stage("broadcast"):
         sending = Sending(whole.t, ctx.seed, whole.client_R, ctx.layout.shared_slots)
         applied_P, compression = algorithm.compression.broadcast(change_P, server.compression, sending)
     applied = Applied.after(whole, server.shared_P + applied_P)
     with stage("mixing"):
         mixing = algorithm.mixing.observe(server.mixing, applied)
-    down, messages, extra = update_terms(algorithm.terms, server.down, applied)
+    term_states, messages, extra = update_terms(algorithm.terms, server.term_states, applied)
     # States are a mean by plain shares: a boost or E/s would push a variance out of its range.
     share_R = received.cohort.share_C[applied.position_R]
     states = {name: weighted_mean(value, share_R) for name, value in applied.states.items()}
     after = replace(
-        server, shared_P=applied.new_P, states=server.states | states, down=down, step=step, mixing=mixing,
-        substitution=total.substitution, compression=compression,
+        server, shared_P=applied.new_P, states=server.states | states, term_states=term_states, step=step,
+        mixing=mixing, substitution=total.substitution, compression=compression,
         selection=algorithm.selection.observe(server.selection, applied),
         roster=observe_turnout(received, applied, applied.t, ctx),
         outbox=server.outbox.after(applied.t, applied.client_R, messages),

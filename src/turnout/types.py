@@ -190,7 +190,7 @@ class Replies:
     client_R  the clients
     message   update of the shared parameters (trained - start, scaled by work: to be *added*), encoded
     states    BatchNorm statistics, federated moments: name -> [R, ...], combined by `weighted_mean`
-    sums      uploads of terms (Fisher u and v, control variates): term -> name -> [R, ...]
+    uploads   uploads of terms (Fisher u and v, control variates): term -> name -> [R, ...]
     report    numbers: "loss", "finite" (all that was sent and kept is finite), "bytes_up", "bytes_down" (of terms),
               ...: name -> [R]
     hints     uploads for the substitution (a sketch of the update): name -> [R, ...]
@@ -199,7 +199,7 @@ class Replies:
     client_R: Tensor
     message: Message
     states: Tensors = field(default_factory=dict)
-    sums: dict[str, Tensors] = field(default_factory=dict)
+    uploads: dict[str, Tensors] = field(default_factory=dict)
     report: Tensors = field(default_factory=dict)
     hints: Tensors = field(default_factory=dict)
 
@@ -209,7 +209,7 @@ class Replies:
             self.client_R[rows],
             self.message.take(rows),
             _rows(self.states, rows),
-            {term: _rows(tensors, rows) for term, tensors in self.sums.items()},
+            {term: _rows(tensors, rows) for term, tensors in self.uploads.items()},
             _rows(self.report, rows),
             _rows(self.hints, rows),
         )
@@ -217,12 +217,12 @@ class Replies:
     @staticmethod
     def join(replies: Sequence[Replies]) -> Replies:
         """The replies of several groups of clients, one after another."""
-        terms = replies[0].sums.keys()
+        terms = replies[0].uploads.keys()
         return Replies(
             torch.cat([r.client_R for r in replies]),
             Message.join([r.message for r in replies]),
             _joined([r.states for r in replies]),
-            {term: _joined([r.sums[term] for r in replies]) for term in terms},
+            {term: _joined([r.uploads[term] for r in replies]) for term in terms},
             _joined([r.report for r in replies]),
             _joined([r.hints for r in replies]),
         )

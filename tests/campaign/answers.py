@@ -125,7 +125,7 @@ def gradient(track: Weights) -> tuple[bytes, Use]:
 
 
 def rows() -> tuple[bytes, Use]:
-    like = {"mine/scaffold/c": torch.zeros(9), "mine/elastic/held": torch.zeros(1, dtype=torch.int64)}
+    like = {"term/scaffold/c": torch.zeros(9), "term/elastic/held": torch.zeros(1, dtype=torch.int64)}
 
     def used(message: bytes) -> None:
         found = border.rows(message, like)

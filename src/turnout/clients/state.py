@@ -40,7 +40,7 @@ class ClientState:
     states: Tensors = field(default_factory=dict)  # personal BatchNorm statistics and the like
     slots: Tensors = field(default_factory=dict)
     residuals: Tensors = field(default_factory=dict)
-    mine: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> rows
+    term_states: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> rows
     seen: Tensors = field(default_factory=dict)  # its own activations after training (clients/activations.py)
 
     def start(self, shared: Tensor) -> Tensor:
@@ -87,8 +87,8 @@ class ClientState:
             scale_C=asked.scale_R,
             limit=asked.limit,
             terms=algorithm.terms,
-            down=download.down,
-            mine=self.mine,
+            server_term_states=download.term_states,
+            term_states=self.term_states,
             magnitudes=magnitudes,
         )
 
@@ -103,7 +103,7 @@ class ClientState:
             personal_CQ=trained.flat_CP[:, layout.shared :],
             states={name: trained.states[name] for name in layout.personal_states},
             slots=slots,
-            mine=trained.mine,
+            term_states=trained.term_states,
         )
 
     def sent(self, trained: Trained, layout: Layout, algorithm: Algorithm) -> Tensors:
@@ -148,12 +148,12 @@ class ClientState:
 
     def heard(self, client_C: Tensor, outbox: Outbox, terms: Sequence[Term]) -> ClientState:
         """The same after clients have heard what terms told them when their last reply was used."""
-        mine = self.mine
+        mine = self.term_states
         for t, said in outbox.messages.items():
             place = torch.isin(client_C, outbox.client_U[outbox.round_U == t]).nonzero().squeeze(1)
             for term in (term for term in terms if term.name in said and term.name in mine):
                 mine = mine | {term.name: _hearing(term, said[term.name], mine[term.name], place)}
-        return self if mine is self.mine else replace(self, mine=mine)
+        return self if mine is self.term_states else replace(self, term_states=mine)
 
     def to_rows(self) -> Tensors:
         """As named rows for the store; an empty personal matrix is left out."""
@@ -179,7 +179,13 @@ def _rows_heard(term: Term, said: Tensors, rows: Tensors) -> Tensors:
     return {name: new[name].to(value).expand_as(value) for name, value in rows.items() if name in new}
 
 
-_GROUPS = {"state": "states", "slot": "slots", "residual": "residuals", "mine": "mine", "seen": "seen"}  # in the store
+_GROUPS = {
+    "state": "states",
+    "slot": "slots",
+    "residual": "residuals",
+    "term": "term_states",
+    "seen": "seen",
+}  # in the store
 
 
 def state_from(rows: Tensors, clients: int, device: torch.device) -> ClientState:
@@ -201,7 +207,7 @@ def initial_rows(layout: Layout, flat_A: Tensor, states: Tensors, algorithm: Alg
         "state": {name: states[name] for name in layout.personal_states},
         "slot": slots,
         "residual": storable(algorithm.compression.residuals(layout.shared_slots), "algorithm.compression"),
-        "mine": storable({term.name: term.client_state(shared_P) for term in algorithm.terms}, "algorithm.terms"),
+        "term": storable({term.name: term.client_state(shared_P) for term in algorithm.terms}, "algorithm.terms"),
     }
     rows = flatten(tree)[0]
     if layout.width > layout.shared:

@@ -87,14 +87,14 @@ def client_work(place: Workplace, download: Download, job: Job, state: ClientSta
     kept = replace(state.after(trained, layout, algorithm.local.optimizer), residuals=residuals, seen=seen)
     states = kept.sent(trained, layout, algorithm)
 
-    finite_R = finite_clients(trained.finite_C, kept.to_rows(), states, *unwitnessed(algorithm.terms, trained.up))
+    finite_R = finite_clients(trained.finite_C, kept.to_rows(), states, *unwitnessed(algorithm.terms, trained.uploads))
     message = message.counted()
-    beside = row_bytes(states) + row_bytes(hints) + sum(row_bytes(upload) for upload in trained.up.values())
+    beside = row_bytes(states) + row_bytes(hints) + sum(row_bytes(upload) for upload in trained.uploads.values())
     report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": message.bytes_C + beside}
-    report["bytes_down"] = terms_bytes(algorithm.terms, download.down, state.mine, len(client_R))
+    report["bytes_down"] = terms_bytes(algorithm.terms, download.term_states, state.term_states, len(client_R))
     report |= {name: value.cpu() for name, value in measured.items()}
     report |= {} if job.limit is None else {"steps": trained.steps_C}
-    return Replies(client_R, message, states, trained.up, report, hints), kept
+    return Replies(client_R, message, states, trained.uploads, report, hints), kept
 
 
 def finite_clients(finite_R: Tensor, *groups: Tensors) -> Tensor:

@@ -207,7 +207,7 @@ class WeightTasks:
     def leaving_rows(self, standing: ClientStanding) -> Tensors | None:
         if standing.used == NEVER or standing != self.standing:
             return None
-        return self.clients.store.gather(torch.tensor([standing.client]), lambda name: name.startswith("mine/"))
+        return self.clients.store.gather(torch.tensor([standing.client]), lambda name: name.startswith("term/"))
 
     def settle(self, standing: ClientStanding) -> bool:
         if standing == self.standing:
@@ -262,8 +262,9 @@ class WeightTasks:
             sending = Sending(common["t"], self.clients.seed, client_1, self.clients.model.layout.shared_slots)
             shared_P = self.algorithm.compression.received(self.held, missed, sending)
         return Download(
-            t=common["t"], lr=common["lr"], shared_P=shared_P, states=flatten(common["states"])[0], down=common["down"],
-            client_C=client_1, start_CP=own.get("start"), outbox=Outbox.from_state(own["outbox"]),
+            t=common["t"], lr=common["lr"], shared_P=shared_P, states=flatten(common["states"])[0],
+            term_states=common["term_states"], client_C=client_1, start_CP=own.get("start"),
+            outbox=Outbox.from_state(own["outbox"]),
         )  # fmt: skip
 
     def _turnout(self, client_1: Tensor, steps_1: Tensor | None, t: int) -> tuple[Turnout, Tensor]:

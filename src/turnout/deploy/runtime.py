@@ -90,7 +90,7 @@ class FlowerRuntime(DeviceClients):
         """What a client keeps for the terms before its first round."""
         shared_P = self.setup.model.flat_P[: self.layout.shared]
         own = {term.name: term.client_state(shared_P) for term in self.algorithm.terms}
-        return {f"mine/{term}/{name}": value for term, rows in own.items() for name, value in rows.items()}
+        return {f"term/{term}/{name}": value for term, rows in own.items() for name, value in rows.items()}
 
     def leaving_rows(self, answer: RemoteAnswer) -> Tensors | None:
         return border.rows(answer.parts[OWN], self._first_rows()) if OWN in answer.parts else None
@@ -124,7 +124,7 @@ class FlowerRuntime(DeviceClients):
         download, holds = download.among(torch.tensor([client])), self.enrolled[client].holds
         missed = download.missed(holds) if holds > NEVER and download.start_CP is None else None
         start = {} if download.start_CP is None else {"start": download.start_CP}
-        common = {"t": download.t, "lr": download.lr, "states": download.states, "down": download.down}
+        common = {"t": download.t, "lr": download.lr, "states": download.states, "term_states": download.term_states}
         parts = {COMMON: wire.pack(common), OWN: wire.pack({"outbox": download.outbox.to_state(), **start})}
         if missed is None:
             parts[SHARED] = wire.pack({"shared": download.shared_P})

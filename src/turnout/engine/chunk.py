@@ -63,7 +63,9 @@ class Chunk(ChunkRows):
         hand = isinstance(self.gradients, ByHand) and pull_fits(job.optimizer, flat_cP, flat_cP)
         if graphs is None or not hand or not job.terms or not cuda_graph_safe(job):
             return None
-        pull = Pull.of(job.terms, self.start_cP[:, : self.network.layout.shared], self.down, self.mine)
+        pull = Pull.of(
+            job.terms, self.start_cP[:, : self.network.layout.shared], self.server_term_states, self.term_states
+        )
         return None if pull is None else Spring.of(pull, job.lr, graphs)
 
     def run(self) -> None:
@@ -174,7 +176,7 @@ class Chunk(ChunkRows):
             return self._corrected_step(step, rows, flat, states, batch.with_tensors(tensors), count_c, lr)
 
         beside = [*states.values(), self.start_cP, self.grad_cP, *(value[rows] for value in self.slots.values())]
-        for kept in (*self.mine.values(), *self.down.values()):
+        for kept in (*self.term_states.values(), *self.server_term_states.values()):
             beside += kept.values()
         lr = torch.full((), self.job.lr, device=flat.device, dtype=flat.dtype)
         also = (self.job.optimizer, tuple(self.job.terms), batch.mask_cB is None, batch.keys_ck is None)
@@ -191,15 +193,15 @@ class Chunk(ChunkRows):
             size_c = grad[:, slot.start : slot.start + slot.size].abs().mean(1)
             self.result.magnitude[slot.name][self.rows][rows] += size_c
         if job.terms and cuda_graph_safe(job) and isinstance(rows, slice) and pull_fits(job.optimizer, flat, grad):
-            mine = {term: {name: value[rows] for name, value in own.items()} for term, own in self.mine.items()}
-            pull = Pull.of(job.terms, self.start_cP[:, :shared], self.down, mine)
+            mine = {term: {name: value[rows] for name, value in own.items()} for term, own in self.term_states.items()}
+            pull = Pull.of(job.terms, self.start_cP[:, :shared], self.server_term_states, mine)
             if pull is not None:  # a GPU takes the whole step at once
                 pulled_descent(flat, grad, pull, lr)
                 return loss
         for term in job.terms:
-            home = self.mine.get(term.name, {})
+            home = self.term_states.get(term.name, {})
             own = {n: v[rows] for n, v in home.items()}
-            corrected = term.transform_grad(grad[:, :shared], at, self.down.get(term.name, {}), own)
+            corrected = term.transform_grad(grad[:, :shared], at, self.server_term_states.get(term.name, {}), own)
             if corrected.data_ptr() != grad.data_ptr():
                 grad[:, :shared] = corrected
             _write_back(rows, home, own)
@@ -207,9 +209,9 @@ class Chunk(ChunkRows):
         optimizer_step(job.optimizer, flat, grad, slots, count_c, lr)
         _write_back(rows, self.slots, slots)
         for term in (term for term in job.terms if isinstance(term, PostStep)):
-            home = self.mine.get(term.name, {})
+            home = self.term_states.get(term.name, {})
             own = {n: v[rows] for n, v in home.items()}
-            term.post_step(at, self.down.get(term.name, {}), own)
+            term.post_step(at, self.server_term_states.get(term.name, {}), own)
             _write_back(rows, home, own)
         return loss
 

@@ -43,8 +43,8 @@ class ChunkRows:
         self.start_cP = job.start_P[rows] if job.start_P.dim() == 2 else job.start_P[None]
         self.states = {name: value[rows] for name, value in result.states.items()}
         self.slots = {name: value[rows] for name, value in result.slots.items()}
-        self.mine = {term: {n: v[rows] for n, v in own.items()} for term, own in result.mine.items()}
-        self.down = job.down
+        self.term_states = {term: {n: v[rows] for n, v in own.items()} for term, own in result.term_states.items()}
+        self.server_term_states = job.server_term_states
         self.steps_there_c = to_device(self.steps_c, self.flat_cP.device)  # now, so that no step has to wait for it
         self.progress_c = self.there(job.optimizer.progress(self.steps_c)) if job.terms else self.steps_c
         self.examples_c = to_device(job.samples.count_C[rows], self.flat_cP.device) if job.terms else self.steps_c
@@ -122,10 +122,10 @@ class ChunkRows:
         self.progress_c, self.examples_c = hold("steps", self.progress_c), hold("examples", self.examples_c)
         self.slots = {name: hold(f"slot {name}", value) for name, value in self.slots.items()}
         for term in self.job.terms:
-            own, sent = self.mine.get(term.name, {}), self.job.down.get(term.name, {})
-            self.mine[term.name] = {n: hold(f"mine {term.name} {n}", v) for n, v in own.items()}
+            own, sent = self.term_states.get(term.name, {}), self.job.server_term_states.get(term.name, {})
+            self.term_states[term.name] = {n: hold(f"mine {term.name} {n}", v) for n, v in own.items()}
             held = {n: hold(f"down {term.name} {n}", v[None])[0] for n, v in sent.items()}
-            self.down = {**self.down, term.name: held}
+            self.server_term_states = {**self.server_term_states, term.name: held}
 
     def put_rows_back(self, states_only: bool) -> None:
         """Write held rows into the cohort's result."""
@@ -135,9 +135,9 @@ class ChunkRows:
             return
         for name, value in self.slots.items():
             self.result.slots[name][self.rows] = value
-        for term, own in self.mine.items():
+        for term, own in self.term_states.items():
             for name, value in own.items():
-                self.result.mine[term][name][self.rows] = value
+                self.result.term_states[term][name][self.rows] = value
 
     def finish_terms(self) -> None:
         """Write the tensors that terms send and keep when training has ended into the cohort's result.
@@ -146,26 +146,26 @@ class ChunkRows:
         """
         result, clients, everyone = self.result, len(self.job.client_C), slice(0, len(self.client_c))
         for term in self.job.terms:
-            at, before = self.term_view(0, everyone, self.flat_cP, self.states), self.mine.get(term.name, {})
-            up, mine = term.finish(at, self.down.get(term.name, {}), before)
+            at, before = self.term_view(0, everyone, self.flat_cP, self.states), self.term_states.get(term.name, {})
+            up, mine = term.finish(at, self.server_term_states.get(term.name, {}), before)
             for name, value in up.items():  # first, since they may be rows that are about to change
-                sent = result.up.setdefault(term.name, {})
+                sent = result.uploads.setdefault(term.name, {})
                 if len(value) == clients and self._is_new(value):
                     sent[name] = value
                 else:
                     sent.setdefault(name, value.new_zeros(clients, *value.shape[1:]))[self.rows] = value
             for name, value in _apart(mine, before).items():
-                kept = self.mine[term.name][name]
+                kept = self.term_states[term.name][name]
                 alike = value.shape == kept.shape and value.dtype == kept.dtype
                 if alike and len(value) == clients and self._is_new(value):
-                    self.mine[term.name][name] = result.mine[term.name][name] = value
+                    self.term_states[term.name][name] = result.term_states[term.name][name] = value
                 else:
                     kept.copy_(value)
 
     def _is_new(self, value: Tensor) -> bool:
         """Whether a tensor shares no memory with tensors that terms were shown or have already sent."""
         shown = [self.flat_cP, self.start_cP, *self.states.values(), self.progress_c, self.examples_c]
-        for rows in (*self.mine.values(), *self.down.values(), *self.result.up.values()):
+        for rows in (*self.term_states.values(), *self.server_term_states.values(), *self.result.uploads.values()):
             shown += rows.values()
         return storage(value) not in map(storage, shown)
 

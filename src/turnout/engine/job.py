@@ -47,8 +47,8 @@ class Job:
     slots        optimizer state from earlier rounds: name -> [C, P], overwritten
     count_C      optimizer steps of earlier rounds
     terms        change the gradient, and keep and send tensors
-    down         term -> name -> tensor from the server
-    mine         term -> name -> [C, ...] that clients keep
+    server_term_states  term -> name -> tensor from the server
+    term_states  term -> name -> [C, ...] that clients keep
     magnitudes   whether to record the mean |gradient| of each parameter
     limit        may stop training early
     """
@@ -69,8 +69,8 @@ class Job:
     slots: Tensors = field(default_factory=dict)
     count_C: Tensor | None = None
     terms: Sequence[Term] = ()
-    down: dict[str, Tensors] = field(default_factory=dict)
-    mine: dict[str, Tensors] = field(default_factory=dict)
+    server_term_states: dict[str, Tensors] = field(default_factory=dict)
+    term_states: dict[str, Tensors] = field(default_factory=dict)
     magnitudes: bool = False
     limit: Limit | None = None
 
@@ -102,7 +102,9 @@ class Job:
             scale_C=None if self.scale_C is None else self.scale_C[rows],
             slots={},
             count_C=None,
-            mine={term: {n: value[rows] for n, value in kept.items()} for term, kept in self.mine.items()},
+            term_states={
+                term: {n: value[rows] for n, value in kept.items()} for term, kept in self.term_states.items()
+            },
             limit=None,
         )
 
@@ -117,8 +119,8 @@ class Trained:
     count_C     optimizer steps so far
     loss_C      mean over the local steps
     finite_C    whether the whole update is finite
-    up          term -> name -> [C, ...] that clients send
-    mine        term -> name -> [C, ...] that clients keep
+    uploads     term -> name -> [C, ...] that clients send
+    term_states term -> name -> [C, ...] that clients keep
     magnitude   parameter -> mean |gradient| over entries and local steps [C], if `Job.magnitudes`
     steps_C     steps that were taken: all of the job's, unless its limit was reached
     """
@@ -129,7 +131,7 @@ class Trained:
     count_C: Tensor
     loss_C: Tensor
     finite_C: Tensor
-    up: dict[str, Tensors]
-    mine: dict[str, Tensors]
+    uploads: dict[str, Tensors]
+    term_states: dict[str, Tensors]
     magnitude: Tensors
     steps_C: Tensor

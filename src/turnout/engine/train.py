@@ -117,7 +117,7 @@ class Trainer:
         start_cP = job.start_P[:, :shared] if job.start_P.dim() == 2 else job.start_P[None, :shared]
         if job.start_P.dim() == 2 and len(start_cP) == 1:
             start_cP = start_cP.expand(2, -1)  # one client's own start must not look like a common one (one row)
-        springs = [as_quadratic(term, start_cP, job.down.get(term.name, {})) for term in job.terms]
+        springs = [as_quadratic(term, start_cP, job.server_term_states.get(term.name, {})) for term in job.terms]
         known = [spring for spring in springs if spring is not None]
         rule = StepRule.of(job.optimizer, job.lr, known, job.start_P) if len(known) == len(springs) else None
         small = len(job.client_C) * self._client_work(job) < _SMALL_JOB
@@ -195,7 +195,7 @@ def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
     """The result before training: the tensors that training will write to."""
     clients, device = len(job.client_C), job.start_P.device
     slots = {n: job.slots[n] if n in job.slots else torch.zeros_like(flat_CP) for n in job.optimizer.slots}
-    mine = {term: {n: v.clone() for n, v in rows.items()} for term, rows in job.mine.items()}
+    mine = {term: {n: v.clone() for n, v in rows.items()} for term, rows in job.term_states.items()}
     states = {
         name: (value.clone() if name in job.own_states else value.expand(clients, *value.shape).clone())
         for name, value in job.states.items()

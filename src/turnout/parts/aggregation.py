@@ -72,7 +72,7 @@ class Aggregation(Protocol):
     def linear(self) -> bool:
         """Whether it is a sum by the weights, to which rows of earlier rounds can be added (`Stale`)."""
 
-    def combine(self, arrived: Updates, weight_R: Tensor) -> Tensor | Combined:
+    def combine(self, updates: Updates, weight_R: Tensor) -> Tensor | Combined:
         """One update [P] of the replies with these weights: `WeightedSum` returns Σ weight update for any sum of the
         weights, another aggregation something of that size (Σ weight times a median, say).
 
@@ -86,8 +86,8 @@ class WeightedSum:
 
     linear: ClassVar[bool] = True
 
-    def combine(self, arrived: Updates, weight_R: Tensor) -> Tensor:
-        return weighted_sum(arrived.update_RP, weight_R)
+    def combine(self, updates: Updates, weight_R: Tensor) -> Tensor:
+        return weighted_sum(updates.update_RP, weight_R)
 
 
 def combined_of(found: Tensor | Combined) -> Combined:

@@ -43,7 +43,7 @@ class Mixing(Protocol):
     def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
         """The model each client predicts with [C, P]."""
 
-    def observe(self, state: State, arrived: Applied) -> State:
+    def observe(self, state: State, applied: Applied) -> State:
         """Learn from the replies."""
 
     def forget(self, state: State, client_I: Tensor) -> State:
@@ -68,7 +68,7 @@ class SharedStart:
     def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
         return shared_P.expand(len(client_C), -1)
 
-    def observe(self, state: State, arrived: Applied) -> State:
+    def observe(self, state: State, applied: Applied) -> State:
         return state
 
     def forget(self, state: State, client_I: Tensor) -> State:
@@ -135,8 +135,8 @@ class FedAMP:
         own_CP[(slot_C >= 0).to(own_CP.device)] = state["rows"][slot_C[slot_C >= 0]].to(own_CP)
         return own_CP
 
-    def observe(self, state: State, arrived: Applied) -> State:
-        return keep_rows(state, arrived.client_R, arrived.models())
+    def observe(self, state: State, applied: Applied) -> State:
+        return keep_rows(state, applied.client_R, applied.models())
 
     def forget(self, state: State, client_I: Tensor) -> State:
         return forget_rows(state, client_I)

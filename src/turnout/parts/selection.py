@@ -38,8 +38,8 @@ class Selection(Protocol):
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         """Sorted ids of clients of the objective (members, and clients that have left but stay in it)."""
 
-    def observe(self, state: State, arrived: Applied) -> State:
-        """The state after a round: `arrived` has the replies, their losses and the absences."""
+    def observe(self, state: State, applied: Applied) -> State:
+        """The state after a round: `applied` has the replies, their losses and the absences."""
 
 
 class Memoryless:
@@ -48,7 +48,7 @@ class Memoryless:
     def begin(self) -> State:
         return {}
 
-    def observe(self, state: State, arrived: Applied) -> State:
+    def observe(self, state: State, applied: Applied) -> State:
         return state
 
 

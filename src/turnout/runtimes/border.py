@@ -112,15 +112,19 @@ def work(message: bytes, like: Replies, algorithm: Algorithm, sending: Sending) 
     schema = _replies_schema(rows, algorithm.compression.longest(sending)) | {
         **{f"message/tensors/{name}": _like(rows, value, name) for name, value in like.message.tensors.items()},
         **{f"states/{name}": _like(rows, value, name) for name, value in like.states.items()},
-        **{f"sums/{term}/{name}": _like(rows, v) for term, values in like.sums.items() for name, v in values.items()},
+        **{
+            f"uploads/{term}/{name}": _like(rows, v)
+            for term, values in like.uploads.items()
+            for name, v in values.items()
+        },
         **{f"hints/{name}": _like(rows, value) for name, value in like.hints.items()},
         **{f"report/{name}": _reported(rows, value) for name, value in like.report.items()},
     }
     found = _replies(read(message, schema, others="report/"), client_R)
-    found = replace(found, sums={term: found.sums.get(term, {}) for term in like.sums})
+    found = replace(found, uploads={term: found.uploads.get(term, {}) for term in like.uploads})
     if not bool(found.report["finite"].all()):
         raise Refused("its training was not finite")
-    beside = row_bytes(found.states) + row_bytes(found.hints) + sum(map(row_bytes, found.sums.values()))
+    beside = row_bytes(found.states) + row_bytes(found.hints) + sum(map(row_bytes, found.uploads.values()))
     if not torch.equal(found.report["bytes_up"], found.message.bytes_C + beside):
         raise Refused("its report/bytes_up is not what it sends")
     _check_decoded(found, algorithm, sending)
@@ -155,7 +159,7 @@ def _reported(rows: int, value: Tensor) -> Rows:
 def _replies(found: Mapping[str, Any], client_R: Tensor) -> Replies:
     if not torch.equal(found["client_R"], client_R):
         raise Refused("it replies for another client")
-    blank: State = {"message": {"tensors": {}}, "states": {}, "sums": {}, "report": {}, "hints": {}}
+    blank: State = {"message": {"tensors": {}}, "states": {}, "uploads": {}, "report": {}, "hints": {}}
     tree = blank | unflatten(found, {})
     return wire.replies_of(tree | {"message": {"tensors": {}} | tree["message"]})
 

@@ -92,9 +92,9 @@ class ClientPool:
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         """What clients say of their download whose work does not count: the model they held, and bytes of terms."""
-        rows = self.state(client_I, {}, Outbox(), lambda name: name in self._held or name.startswith("mine/"))
+        rows = self.state(client_I, {}, Outbox(), lambda name: name in self._held or name.startswith("term/"))
         held = Message(self.algorithm.compression.held(rows.residuals), torch.zeros_like(client_I))
-        bytes_I = terms_bytes(self.algorithm.terms, download.down, rows.mine, len(client_I))
+        bytes_I = terms_bytes(self.algorithm.terms, download.term_states, rows.term_states, len(client_I))
         return Replies(client_I, held, report={"bytes_down": bytes_I})
 
     def keep(self, replies: Replies, state: ClientState) -> None:
@@ -175,7 +175,7 @@ class ClientPool:
     def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
         """What those of these clients who have rows say to the terms."""
         client_H = client_I[self.store.knows(client_I)]
-        state = self.state(client_H, {}, Outbox(), lambda name: name.startswith("mine/"))
+        state = self.state(client_H, {}, Outbox(), lambda name: name.startswith("term/"))
         return farewell_of(client_H, state, outbox, self.algorithm)
 
     def forget(self, client_I: Tensor) -> None:
@@ -215,7 +215,7 @@ class ClientPool:
         """Clients' models as they would begin the next round: what is shared, with what is their own."""
         layout, terms = self.model.layout, [term for term in self.algorithm.terms if isinstance(term, PersonalModel)]
         sent = states_to_send(asked.states, self.algorithm.newcomers)
-        wanted = ("personal", "state/", *(f"mine/{term.name}/" for term in terms))
+        wanted = ("personal", "state/", *(f"term/{term.name}/" for term in terms))
         new_I, found = self._calibrated(asked.client_C, asked.start_of, asked.states, asked.t)
 
         def models(place_c: Tensor) -> tuple[Tensor, Tensors]:
@@ -229,7 +229,7 @@ class ClientPool:
             shared = {n: asked.states[n].expand(len(place_c), *asked.states[n].shape) for n in layout.shared_states}
             flat = state.start(asked.start_of(client_c))
             for term in terms:
-                own_cP = term.own(flat[:, : layout.shared], state.mine[term.name])
+                own_cP = term.own(flat[:, : layout.shared], state.term_states[term.name])
                 flat = torch.cat([own_cP, flat[:, layout.shared :]], 1)
             return flat, shared | state.states
 
@@ -272,7 +272,7 @@ def farewell_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm:
     A pure function: a device that leaves sends what it kept for the terms, and the server, which knows what it told
     them, works this out.
     """
-    terms, mine = algorithm.terms, state.heard(client_H, outbox.among(client_H), algorithm.terms).mine
+    terms, mine = algorithm.terms, state.heard(client_H, outbox.among(client_H), algorithm.terms).term_states
     return Departure(
         client_H,
         said={t.name: t.on_leave(mine.get(t.name, {})) for t in terms if isinstance(t, Departures)},

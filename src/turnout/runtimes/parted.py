@@ -30,7 +30,7 @@ from turnout.runtimes.setup import Model, Setup
 from turnout.settings import InProcess
 from turnout.types import Message, Replies, State, Tensors, flatten
 
-TOGETHER = ("t", "lr", "shared", "states", "down")  # of a download: the same for all parts
+TOGETHER = ("t", "lr", "shared", "states", "term_states")  # of a download: the same for all parts
 
 
 def dealt(clients: int, workers: int) -> list[Tensor]:
@@ -159,7 +159,7 @@ class PartedRuntime(InProcessRuntime):
 
     def _measured_part(self, asked: Measure, client_c: Tensor) -> State:
         tree = {n: v for n, v in wire.measure_tree(asked, client_c).items() if n not in ("shared", "states")}
-        terms = [f"mine/{term.name}/" for term in self.algorithm.terms if isinstance(term, PersonalModel)]
+        terms = [f"term/{term.name}/" for term in self.algorithm.terms if isinstance(term, PersonalModel)]
         with_rows_c = client_c if asked.own and self.algorithm.makes_own else client_c[:0]
         return {"own": tree, **self._kept(with_rows_c, ("personal", "state/", *terms))}
 
@@ -228,9 +228,9 @@ def _on(tensors: Tensors, device: torch.device) -> Tensors:
 
 def _download_on(download: Download, device: torch.device) -> Download:
     start_CP = None if download.start_CP is None else download.start_CP.to(device)
-    down = {term: _on(tensors, device) for term, tensors in download.down.items()}
+    term_states = {term: _on(tensors, device) for term, tensors in download.term_states.items()}
     states, shared_P = _on(download.states, device), download.shared_P.to(device)
-    return replace(download, shared_P=shared_P, states=states, down=down, start_CP=start_CP)
+    return replace(download, shared_P=shared_P, states=states, term_states=term_states, start_CP=start_CP)
 
 
 def _replies_on(replies: Replies, device: torch.device) -> Replies:
@@ -238,6 +238,6 @@ def _replies_on(replies: Replies, device: torch.device) -> Replies:
         replies,
         message=Message(_on(replies.message.tensors, device), replies.message.bytes_C),
         states=_on(replies.states, device),
-        sums={term: _on(tensors, device) for term, tensors in replies.sums.items()},
+        uploads={term: _on(tensors, device) for term, tensors in replies.uploads.items()},
         hints=_on(replies.hints, device),
     )

@@ -222,7 +222,7 @@ def _split(asked: _Closed, t: int, ctx: Context) -> tuple[Replies | None, InFlig
     kept = InFlight()
     if len(where):
         arrival_L, round_L = server.time.now + times.arrival_C[where], torch.full_like(where, t)
-        kept = InFlight(replace(usable, hints={}, sums={}), turnout.take(where), arrival_L, round_L)
+        kept = InFlight(replace(usable, hints={}, uploads={}), turnout.take(where), arrival_L, round_L)
     return in_time if len(in_time.client_R) else None, kept
 
 
@@ -264,4 +264,4 @@ def _join(fresh: Replies | None, arrived: InFlight, t: int) -> Replies | None:
     old = replace(arrived.replies, report=arrived.replies.report | {AGE: t - arrived.round_L})
     if fresh is None:
         return old
-    return Replies.join([replace(fresh, hints={}, sums={}), old])
+    return Replies.join([replace(fresh, hints={}, uploads={}), old])

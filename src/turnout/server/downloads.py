@@ -23,7 +23,7 @@ from turnout.types import Replies, Tensors, Turnout, wire_bytes
 def make_download(server: Server, cohort: Cohort, t: int, ctx: Context) -> Download:
     """What the server sends to the clients it asks."""
     algorithm, client_C = ctx.algorithm, cohort.asked
-    server_state = broadcast(algorithm.terms, server.down)
+    server_state = broadcast(algorithm.terms, server.term_states)
     with stage("mixing"):
         start_CP = algorithm.mixing.starts(server.mixing, client_C, server.shared_P)
     states, lr = states_to_send(server.states, algorithm.newcomers), learning_rate(server, t, ctx)

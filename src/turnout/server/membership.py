@@ -119,8 +119,8 @@ def _apply(
         )
     roster = change.roster.shifted(server.objective) if change.shifted else change.roster
     after = replace(after, roster=roster, origin=t if change.shifted else server.origin)
-    if change.shifted and any(server.down.values()):
-        after = replace(after, down=_terms_after(server, after.objective, leaving, ctx))
+    if change.shifted and any(server.term_states.values()):
+        after = replace(after, term_states=_terms_after(server, after.objective, leaving, ctx))
     return after, sum(map(wire_bytes, (*leaving.said.values(), *staying.remembered.values())))
 
 
@@ -129,8 +129,8 @@ def _terms_after(server: Server, objective: Members, leaving: Departure, ctx: Co
     shares, mean_examples = ctx.algorithm.shares, ctx.runtime.mean_examples
     before, mass = (shares.mass(len(o), partial(mean_examples, o)) for o in (server.objective, objective))
     change = ObjectiveChange(_objective_shares(server, leaving.client_H, ctx), before / mass if mass else 0.0)
-    return server.down | {
-        term.name: term.on_objective_change(server.down[term.name], leaving.said.get(term.name, {}), change)
+    return server.term_states | {
+        term.name: term.on_objective_change(server.term_states[term.name], leaving.said.get(term.name, {}), change)
         for term in ctx.algorithm.terms
         if isinstance(term, Departures)
     }

@@ -58,7 +58,7 @@ class Server:
 
     shared_P      the shared parameters
     states        averages beside them: BatchNorm statistics, "moment/...", "personal/..." where shared
-    down          server state of each term
+    term_states   server state of each term
     members       enrolled clients
     mixing, substitution, compression, step, selection  state of those parts (`step`: of `algorithm.server`)
     roster        what the membership policy remembers of clients
@@ -70,7 +70,7 @@ class Server:
 
     shared_P: Tensor
     states: Tensors
-    down: dict[str, Tensors]
+    term_states: dict[str, Tensors]
     members: Members
     mixing: State = field(default_factory=dict)
     substitution: State = field(default_factory=dict)
@@ -91,7 +91,17 @@ class Server:
 
     def to_state(self) -> State:
         """As a tree for a checkpoint."""
-        names = ("shared_P", "states", "down", "mixing", "substitution", "compression", "step", "selection", "origin")
+        names = (
+            "shared_P",
+            "states",
+            "term_states",
+            "mixing",
+            "substitution",
+            "compression",
+            "step",
+            "selection",
+            "origin",
+        )
         plain = {name: getattr(self, name) for name in names}
         typed = {name: getattr(self, name).to_state() for name in ("members", "roster", "outbox", "time")}
         return plain | typed | {"left": {"client": self.left.client_L, "rows": self.left.rows}}

@@ -38,7 +38,7 @@ from turnout.parts.weighting import Weighting
 from turnout.tasks import TaskSpec
 from turnout.testing.clients import check_compression, check_optimizer, check_schedule
 from turnout.testing.data import check_data, check_model, check_partition, check_sizes, check_task
-from turnout.testing.examples import example_arrived, example_turnouts
+from turnout.testing.examples import example_applied, example_turnouts
 from turnout.testing.server import (
     check_aggregation,
     check_closing,
@@ -84,7 +84,7 @@ __all__ = [
     "check_task",
     "check_term",
     "check_weighting",
-    "example_arrived",
+    "example_applied",
     "example_turnouts",
 ]
 

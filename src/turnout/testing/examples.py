@@ -41,7 +41,7 @@ def example_turnouts() -> Iterator[tuple[Turnout, Tensor]]:
         yield turnout, torch.tensor(share, dtype=torch.float64)
 
 
-def example_arrived(
+def example_applied(
     update_RP: Tensor, client_R: Tensor, turnout: Turnout, share_C: Tensor, start_P: Tensor, t: int = 0
 ) -> Applied:
     """Replies as the round hands them to the server's parts, with everything that `Applied` promises them.

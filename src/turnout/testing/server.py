@@ -22,7 +22,7 @@ from turnout.testing.examples import (
     check_factor,
     checkpointed,
     copied,
-    example_arrived,
+    example_applied,
     example_turnouts,
     expect,
     unchanged,
@@ -58,8 +58,8 @@ def check_aggregation(aggregation: Aggregation, width: int = 6) -> None:
 
     def combined(update_RP: Tensor, weight_R: Tensor, order: list[int]) -> Tensor:
         given_RP = update_RP[order]
-        arrived = example_arrived(given_RP, turnout.client_C[order], turnout, share_C, torch.ones(width))
-        found = combined_of(aggregation.combine(arrived, weight_R[order]))
+        applied = example_applied(given_RP, turnout.client_C[order], turnout, share_C, torch.ones(width))
+        found = combined_of(aggregation.combine(applied, weight_R[order]))
         used = found.used_R is None or (found.used_R.dtype == torch.bool and found.used_R.shape == (3,))
         expect(used, f"combine: used_R is one boolean per reply, not {found.used_R}")
         kept = torch.equal(given_RP.nan_to_num(7.0), update_RP[order].nan_to_num(7.0))
@@ -87,11 +87,11 @@ def check_server_step(step: ServerStep, width: int = 6) -> None:
     for t in range(3):
         update_P = torch.randn(width, generator=generator)
         rows_RP = update_P.expand(len(share_C), -1)
-        arrived = example_arrived(rows_RP, turnout.client_C, turnout, share_C, torch.ones(width), t)
-        arrived = replace(arrived, weight_R=share_C, sum_P=update_P)
+        applied = example_applied(rows_RP, turnout.client_C, turnout, share_C, torch.ones(width), t)
+        applied = replace(applied, weight_R=share_C, sum_P=update_P)
         before = copied(state)
-        change_P, after = step.step(update_P.clone(), state, arrived)
-        again_P, _ = step.step(update_P.clone(), state, arrived)
+        change_P, after = step.step(update_P.clone(), state, applied)
+        again_P, _ = step.step(update_P.clone(), state, applied)
         _check_row("step", change_P, width)
         same = unchanged(state, before) and torch.equal(change_P, again_P)
         expect(same, "step: must not write into the state it was given")
@@ -114,12 +114,12 @@ def _borrow(substitution: Substitution) -> list[Tensor]:
     state, borrowed = checkpointed(substitution.begin(clients=3, width=4), "begin"), []
     rounds = [pair for pair in example_turnouts() if bool(pair[0].present_C.any())]
     for t, (turnout, share_C) in enumerate(rounds):
-        arrived = _reply(substitution, turnout, share_C, t)
-        state = substitution.observe(state, arrived)
-        lent = _lend(substitution, state, share_C, arrived)
+        applied = _reply(substitution, turnout, share_C, t)
+        state = substitution.observe(state, applied)
+        lent = _lend(substitution, state, share_C, applied)
         rows_P = lent.rows_sum(torch.ones_like(share_C))
         borrowed += [lent.borrowed_C] + ([] if rows_P is None else [rows_P])
-        arrived.update_RP.fill_(float("nan"))
+        applied.update_RP.fill_(float("nan"))
         expect(
             not any(bool(torch.isnan(value).any()) for value in flatten(state)[0].values()),
             f"observe: copy what is kept, the next round writes over the updates for work {turnout.work_C.tolist()}",
@@ -127,8 +127,8 @@ def _borrow(substitution: Substitution) -> list[Tensor]:
         state = checkpointed(state, "observe")
     turnout, share_C = list(example_turnouts())[1]
     state = checkpointed(substitution.forget(state, torch.tensor([2])), "forget")
-    arrived = _reply(substitution, turnout, share_C, 4)
-    lent = _lend(substitution, substitution.observe(state, arrived), share_C, arrived)
+    applied = _reply(substitution, turnout, share_C, 4)
+    lent = _lend(substitution, substitution.observe(state, applied), share_C, applied)
     if lent.row_weight_S is not None and lent.row_position_S is not None:
         old = bool((lent.row_position_S[lent.row_weight_S > 0] == 2).any())
         expect(not old, "forget: updates that client 2 had sent before it left still stand in for it")
@@ -139,14 +139,14 @@ def _reply(substitution: Substitution, turnout: Turnout, share_C: Tensor, t: int
     """Replies of the clients that are present."""
     client_R = turnout.client_C[turnout.present_C]
     update_RP = torch.arange(4.0 * len(client_R)).view(-1, 4) - 3
-    arrived = example_arrived(update_RP, client_R, turnout, share_C, torch.ones(4), t)
-    return replace(arrived, hints=substitution.hints(update_RP, t, 0))
+    applied = example_applied(update_RP, client_R, turnout, share_C, torch.ones(4), t)
+    return replace(applied, hints=substitution.hints(update_RP, t, 0))
 
 
-def _lend(substitution: Substitution, state: State, share_C: Tensor, arrived: Applied) -> Substitutes:
+def _lend(substitution: Substitution, state: State, share_C: Tensor, applied: Applied) -> Substitutes:
     """The loans of a round, checked."""
-    counts_C, where = arrived.turnout.present_C, f"for work {arrived.turnout.work_C.tolist()}"
-    lent = substitution.lend(state, share_C, counts_C, arrived)
+    counts_C, where = applied.turnout.present_C, f"for work {applied.turnout.work_C.tolist()}"
+    lent = substitution.lend(state, share_C, counts_C, applied)
     check_factor("borrowed_C", lent.borrowed_C, share_C, where)
     expect(bool((lent.borrowed_C[~counts_C] == 0).all()), f"borrowed_C: 0 for clients that do not count {where}")
     missing = float(share_C[~counts_C].sum())
@@ -172,8 +172,8 @@ def check_mixing(mixing: Mixing, width: int = 4) -> None:
     work_C, share_C = torch.tensor([1.0, 0.0, 0.5, 1.0], dtype=torch.float64), torch.tensor([0.1, 0.2, 0.3, 0.4])
     turnout = Turnout(all_C, work_C, 1.0, work_C, torch.ones_like(work_C))
     update_RP = torch.arange(3.0 * width).view(3, width) - 5
-    arrived = example_arrived(update_RP, torch.tensor([3, 0, 2]), turnout, share_C.double(), shared_P)
-    state = mixing.observe(first, arrived)
+    applied = example_applied(update_RP, torch.tensor([3, 0, 2]), turnout, share_C.double(), shared_P)
+    state = mixing.observe(first, applied)
     update_RP.fill_(float("nan"))
     state = checkpointed(state, "observe")
     found = mixed(state, all_C)

@@ -28,7 +28,7 @@ from turnout.parts.terms.base import (
     sends,
 )
 from turnout.parts.updates import Applied
-from turnout.testing.examples import all_finite, check_numbers, checkpointed, example_arrived, expect
+from turnout.testing.examples import all_finite, check_numbers, checkpointed, example_applied, expect
 from turnout.types import Tensors, Turnout
 
 
@@ -58,7 +58,7 @@ def check_term(term: Term, width: int = 6) -> None:
                 same = torch.allclose(together[i], alone[0], atol=1e-6)
                 expect(same, f"client {i} gets other results together with other clients than alone")
         update_CP, sum_P = x_cP - start_P, (x_cP - start_P).mean(0)
-        plain = example_arrived(update_CP, turnout.client_C, turnout, third_C, start_P, t)
+        plain = example_applied(update_CP, turnout.client_C, turnout, third_C, start_P, t)
         scale_C = plain.scaled_R  # E/s of each client; the same sum, of scaled updates by smaller weights
         scaled = replace(
             plain,
@@ -68,12 +68,12 @@ def check_term(term: Term, width: int = 6) -> None:
             new_P=start_P + sum_P,
         )
         plain = replace(scaled, update_RP=update_CP, weight_R=third_C, sent_scale_R=None)
-        found, unscaled = (_serve(term, server_state, upload, kept, arrived) for arrived in (scaled, plain))
+        found, unscaled = (_serve(term, server_state, upload, kept, applied) for applied in (scaled, plain))
         for name, value in found.items():
             expect(
                 torch.allclose(value.double(), unscaled[name].double(), rtol=1e-4, atol=1e-6),
-                f"{name}: depends on the factor E/s by which clients scaled their updates: use arrived.models(), or "
-                "divide update_RP by arrived.scaled_R",
+                f"{name}: depends on the factor E/s by which clients scaled their updates: use applied.models(), or "
+                "divide update_RP by applied.scaled_R",
             )
         server_state = {name: found[f"server_update, {name}"] for name in server_state}
 
@@ -160,20 +160,20 @@ def _step(term: Term, at: At, grad_cP: Tensor, server_state: Tensors, client_sta
     return grad
 
 
-def _serve(term: Term, server_state: Tensors, upload: Tensors, kept: Tensors, arrived: Applied) -> Tensors:
+def _serve(term: Term, server_state: Tensors, upload: Tensors, kept: Tensors, applied: Applied) -> Tensors:
     """All results of a term's hooks after local training, by the hook that gave them."""
     message: Tensors = {}
     shift_P = None
     if isinstance(term, Notifies):
-        message = checkpointed({"message": term.notify(server_state, arrived)}, "notify")["message"]
+        message = checkpointed({"message": term.notify(server_state, applied)}, "notify")["message"]
         kept = _notified(term, message, kept) if message else kept
-    if isinstance(term, ServerShift) and (shift_P := term.server_shift(server_state, arrived)) is not None:
-        check_numbers("server_shift", shift_P, arrived.start_P)
-    updated, _ = term.server_update(server_state, upload, arrived)
+    if isinstance(term, ServerShift) and (shift_P := term.server_shift(server_state, applied)) is not None:
+        check_numbers("server_shift", shift_P, applied.start_P)
+    updated, _ = term.server_update(server_state, upload, applied)
     _check_names("server_update", updated, "server_state", server_state)
     if isinstance(term, Departures):
         left = {name: value[:1] for name, value in term.on_leave(kept).items()}
-        updated = term.on_objective_change(updated, left, ObjectiveChange(arrived.objective_share_R[:1], 1.5))
+        updated = term.on_objective_change(updated, left, ObjectiveChange(applied.objective_share_R[:1], 1.5))
         _check_names("on_objective_change", updated, "server_state", server_state)
     groups = {"notify": message, "on_notify": kept, "server_update": updated}
     found = {f"{hook}, {name}": value for hook, group in groups.items() for name, value in group.items()}

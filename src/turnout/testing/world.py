@@ -11,7 +11,7 @@ from turnout.testing.examples import (
     ROUNDS,
     checkpointed,
     copied,
-    example_arrived,
+    example_applied,
     example_enrolment,
     example_turnouts,
     expect,
@@ -119,8 +119,8 @@ def check_selection(selection: Selection, clients: int = 40) -> None:
         work_C = (torch.arange(len(chosen_C)) % 2 == 0).double()  # every other client replies, with all of the work
         turnout = Turnout(chosen_C, work_C, 1.0, work_C, torch.ones_like(work_C))
         client_R, share_C = chosen_C[work_C > 0], torch.full_like(work_C, 1 / max(1, len(chosen_C)))
-        arrived = example_arrived(torch.ones(len(client_R), 4), client_R, turnout, share_C, torch.zeros(4), t)
-        state = checkpointed(selection.observe(state, arrived), "observe")
+        applied = example_applied(torch.ones(len(client_R), 4), client_R, turnout, share_C, torch.zeros(4), t)
+        state = checkpointed(selection.observe(state, applied), "observe")
 
 
 def check_events(events: Events, clients: int = 40) -> None:

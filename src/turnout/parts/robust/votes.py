@@ -56,14 +56,14 @@ class Robust(ABC):
     linear: ClassVar[bool] = False
     guards: ClassVar[str] = "updates"
 
-    def combine(self, arrived: Updates, weight_R: Tensor) -> Tensor | Combined:
+    def combine(self, updates: Updates, weight_R: Tensor) -> Tensor | Combined:
         row_r = (weight_R > 0).nonzero().squeeze(1)
         if not len(row_r):
-            return torch.zeros_like(arrived.start_P)
-        update = arrived.update_RP
+            return torch.zeros_like(updates.start_P)
+        update = updates.update_RP
         rows_rP = update if len(row_r) == len(weight_R) else update[row_r.to(update.device)]
         weight_r = weight_R[row_r].to(update.device, torch.float64)
-        votes = Votes(rows_rP, weight_r, arrived.client_R[row_r.to(arrived.client_R.device)], row_r)
+        votes = Votes(rows_rP, weight_r, updates.client_R[row_r.to(updates.client_R.device)], row_r)
         found = self.centre(votes, len(weight_R))
         if isinstance(found, Tensor):
             return votes.total * found.to(rows_rP)

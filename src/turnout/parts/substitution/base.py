@@ -64,10 +64,10 @@ class Substitution(Protocol):
     def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
         """What clients send with their encoded update, for `observe`: a row each in every tensor."""
 
-    def observe(self, state: State, arrived: Updates) -> State:
+    def observe(self, state: State, updates: Updates) -> State:
         """Learn from the replies (similarities, last updates)."""
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Updates) -> Substitutes:
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
         """Give the shares of clients that do not count to those that do (there is at least one)."""
 
     def forget(self, state: State, client_L: Tensor) -> State:
@@ -90,10 +90,10 @@ class NoSubstitution:
     def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
         return {}
 
-    def observe(self, state: State, arrived: Updates) -> State:
+    def observe(self, state: State, updates: Updates) -> State:
         return state
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Updates) -> Substitutes:
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
         return Substitutes(torch.zeros_like(share_C))
 
     def forget(self, state: State, client_L: Tensor) -> State:
@@ -106,7 +106,7 @@ class Spread(NoSubstitution):
 
     lends: ClassVar[bool] = True
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Updates) -> Substitutes:
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
         return Substitutes(spread(share_C, counts_C, ~counts_C))
 
 

@@ -132,20 +132,20 @@ class Friends(NoSubstitution):
     def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
         return {HINT: sketch(update_RP, self.client_sketch, seed, t)} if self.client_sketch else {}
 
-    def observe(self, state: State, arrived: Updates) -> State:
+    def observe(self, state: State, updates: Updates) -> State:
         """Compare all pairs of replies, or only pairs of candidates."""
-        dtype = arrived.hints.get(HINT, arrived.update_RP).dtype
+        dtype = updates.hints.get(HINT, updates.update_RP).dtype
         table, judging = Pairs.from_state(state["pairs"]), self._judging(state)
-        pairs, slot_R = table.place(arrived.client_R, arrived.t, self.remember, state["population"], dtype, judging)
+        pairs, slot_R = table.place(updates.client_R, updates.t, self.remember, state["population"], dtype, judging)
         row_R = (slot_R >= 0).nonzero().squeeze(1)
         slot_R, wanted_RR = slot_R[row_R], None
         if judging is not None:
             wanted_RR = pairs.prune(slot_R, judging)
         blocks = list(_blocks(len(slot_R), wanted_RR))
-        x_RD = self._shown(arrived, row_R, sum(wanted_bc.numel() for _, _, wanted_bc in blocks))
+        x_RD = self._shown(updates, row_R, sum(wanted_bc.numel() for _, _, wanted_bc in blocks))
         work_R = None
         if self.weight_by_work:
-            work_R = (arrived.turnout.work_C / arrived.turnout.full_work)[arrived.position_R[row_R]].to(dtype)
+            work_R = (updates.turnout.work_C / updates.turnout.full_work)[updates.position_R[row_R]].to(dtype)
         compared = self._compare(pairs, slot_R, x_RD, blocks, work_R)
         if judging is not None:
             pairs.rate(slot_R, judging.least)
@@ -158,16 +158,16 @@ class Friends(NoSubstitution):
             return None
         return Judging(self.candidates.theta(state["rounds"], state["population"]), self.candidates.min_common)
 
-    def _shown(self, arrived: Updates, row_R: Tensor, pairs: int) -> Tensor:
+    def _shown(self, updates: Updates, row_R: Tensor, pairs: int) -> Tensor:
         """The rows to compare: the updates, a projection of them where pairs are many, or the clients' sketches."""
-        x_RD = arrived.hints.get(HINT, arrived.update_RP)
+        x_RD = updates.hints.get(HINT, updates.update_RP)
         if len(row_R) < len(x_RD):
             x_RD = x_RD[row_R.to(x_RD.device)]
-        if self.similarity == "distance" and arrived.scale_R is not None:  # a cosine has no scale
-            x_RD = x_RD * arrived.scale_R[row_R, None].to(x_RD)
-        if HINT in arrived.hints or pairs * x_RD.shape[1] <= self.project_above or x_RD.shape[1] <= self.project_to:
+        if self.similarity == "distance" and updates.scale_R is not None:  # a cosine has no scale
+            x_RD = x_RD * updates.scale_R[row_R, None].to(x_RD)
+        if HINT in updates.hints or pairs * x_RD.shape[1] <= self.project_above or x_RD.shape[1] <= self.project_to:
             return x_RD
-        return sketch(x_RD, self.project_to, arrived.seed, arrived.t)
+        return sketch(x_RD, self.project_to, updates.seed, updates.t)
 
     def _compare(
         self, pairs: Pairs, slot_R: Tensor, x_RD: Tensor, blocks: Sequence[Block], work_R: Tensor | None
@@ -200,8 +200,8 @@ class Friends(NoSubstitution):
             return -(length_N**2 + other_N**2 - 2 * product_N).clamp(min=0).sqrt()
         return (product_N / (length_N * other_N)).add_(1).mul_(0.5).clamp_(0, 1)
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Updates) -> Substitutes:
-        pairs, missing_C, turnout = Pairs.from_state(state["pairs"]), ~counts_C, arrived.turnout
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
+        pairs, missing_C, turnout = Pairs.from_state(state["pairs"]), ~counts_C, updates.turnout
         position_M, position_R = missing_C.nonzero().squeeze(1), counts_C.nonzero().squeeze(1)
         slot_M, slot_R = pairs.find(turnout.client_C[position_M]), pairs.find(turnout.client_C[position_R])
         position_M, slot_M = position_M[slot_M >= 0], slot_M[slot_M >= 0]

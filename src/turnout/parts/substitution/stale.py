@@ -42,23 +42,23 @@ class Stale(NoSubstitution):
     def memory(self, clients: int, width: int) -> int:
         return clients * width * 4
 
-    def observe(self, state: State, arrived: Updates) -> State:
-        row_RP = arrived.update_RP
-        if arrived.scale_R is not None:
-            row_RP = row_RP * arrived.scale_R[:, None].to(row_RP)
+    def observe(self, state: State, updates: Updates) -> State:
+        row_RP = updates.update_RP
+        if updates.scale_R is not None:
+            row_RP = row_RP * updates.scale_R[:, None].to(row_RP)
         if self.form == "weights":
-            row_RP = row_RP + arrived.start_P
-        return keep_rows(state, arrived.client_R, row_RP)
+            row_RP = row_RP + updates.start_P
+        return keep_rows(state, updates.client_R, row_RP)
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Updates) -> Substitutes:
-        client_C, rows_SP = arrived.turnout.client_C, state["rows"]
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
+        client_C, rows_SP = updates.turnout.client_C, state["rows"]
         slot_C = torch.where(counts_C, -1, find_slots(state["client"], client_C))
         old_C = slot_C >= 0
         weight_S = torch.zeros(len(rows_SP), dtype=share_C.dtype).index_copy(0, slot_C[old_C], share_C[old_C])
         position_S = torch.zeros(len(rows_SP), dtype=torch.int64)
         position_S[slot_C[old_C]] = old_C.nonzero().squeeze(1)
         borrowed_C = spread(share_C, counts_C, ~counts_C & ~old_C)
-        start_P = arrived.start_P if self.form == "weights" else None
+        start_P = updates.start_P if self.form == "weights" else None
         extra: dict[str, float | str] = {"stale_rows": float(old_C.sum()), "stale_weight": float(weight_S.sum())}
         return Substitutes(borrowed_C, torch.where(old_C, client_C, -1), rows_SP, weight_S, position_S, start_P, extra)
 

@@ -73,7 +73,7 @@ class Term(Protocol):
     def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         """When local training ends: the upload, and the next client state."""
 
-    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> tuple[Tensors, Extra]:
+    def server_update(self, server_state: Tensors, upload: Tensors, applied: Applied) -> tuple[Tensors, Extra]:
         """On the server: its next state, and columns for the round's record."""
 
 
@@ -107,7 +107,7 @@ class PostStep:
 class ServerShift:
     """Optional: a shift of the model besides the aggregated update, as in FedDyn."""
 
-    def server_shift(self, server_state: Tensors, arrived: Aggregate) -> Tensor | None:
+    def server_shift(self, server_state: Tensors, aggregate: Aggregate) -> Tensor | None:
         """The shift to add to the server's change before it is encoded and applied [P]; None: none."""
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class ServerShift:
 class Notifies:
     """Optional: a message to the clients whose replies were used, after the round."""
 
-    def notify(self, server_state: Tensors, arrived: Applied) -> Tensors:
+    def notify(self, server_state: Tensors, applied: Applied) -> Tensors:
         """On the server, before `server_update`: one message of any shape for all these clients. Each receives it when
         it is next asked, together with any others. {}: no message."""
         raise NotImplementedError
@@ -151,7 +151,7 @@ class Departures:
     @property
     def remembers(self) -> bool:
         """Whether `server_update` needs the last states of clients that left but stay in the objective
-        (`arrived.left`)."""
+        (`applied.left`)."""
         return False
 
     def on_leave(self, client_state: Tensors) -> Tensors:
@@ -226,7 +226,7 @@ class LocalTerm(Term):
     def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         return {}, client_state
 
-    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> tuple[Tensors, Extra]:
+    def server_update(self, server_state: Tensors, upload: Tensors, applied: Applied) -> tuple[Tensors, Extra]:
         return server_state, {}
 
 

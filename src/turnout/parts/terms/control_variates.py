@@ -82,8 +82,8 @@ class Scaffold(LocalTerm, FusedStep, Departures, TermTraits):
             new_cP = plus_mean_step(client_state["c"] - server_state["c"], at)
         return {"change": new_cP - client_state["c"]}, {"c": new_cP}
 
-    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> tuple[Tensors, Extra]:
-        return {"c": server_state["c"] + arrived.objective_share_R.to(server_state["c"]) @ upload["change"]}, {}
+    def server_update(self, server_state: Tensors, upload: Tensors, applied: Applied) -> tuple[Tensors, Extra]:
+        return {"c": server_state["c"] + applied.objective_share_R.to(server_state["c"]) @ upload["change"]}, {}
 
     def on_leave(self, client_state: Tensors) -> Tensors:
         return client_state
@@ -138,31 +138,31 @@ class VRLSGD(LocalTerm, FusedStep, Notifies, Departures, SelectiveDownload, Term
     def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         return {}, {"delta": plus_mean_step(client_state["delta"], at)}
 
-    def _server_part(self, arrived: Applied) -> Tensor | float:
+    def _server_part(self, applied: Applied) -> Tensor | float:
         """The server's change besides the sum of the updates, per local step."""
-        assert arrived.new_P is not None
-        assert arrived.sum_P is not None
-        assert arrived.weight_R is not None
-        steps = float((arrived.weight_R * arrived.scaled_R * arrived.turnout_R.progress_C).sum())  # of the whole sum
-        return (arrived.new_P - arrived.start_P - arrived.sum_P) / (steps * arrived.lr)
+        assert applied.new_P is not None
+        assert applied.sum_P is not None
+        assert applied.weight_R is not None
+        steps = float((applied.weight_R * applied.scaled_R * applied.turnout_R.progress_C).sum())  # of the whole sum
+        return (applied.new_P - applied.start_P - applied.sum_P) / (steps * applied.lr)
 
-    def notify(self, server_state: Tensors, arrived: Applied) -> Tensors:
+    def notify(self, server_state: Tensors, applied: Applied) -> Tensors:
         """Σ_k p_k D_k / (s_k η) / Σ_k p_k, the mean local step of the clients that replied, whatever their work and
         weights; with `_server_part` and the debt to clients that left."""
-        per_step_R = arrived.scaled_R * arrived.turnout_R.progress_C * arrived.lr
+        per_step_R = applied.scaled_R * applied.turnout_R.progress_C * applied.lr
         mean_P = weighted_sum(
-            arrived.update_RP, arrived.objective_share_R / arrived.objective_share_R.sum() / per_step_R
+            applied.update_RP, applied.objective_share_R / applied.objective_share_R.sum() / per_step_R
         )
         return {
             "common": mean_P
-            + self._server_part(arrived)
-            + server_state["owed"] / float(arrived.objective_share_R.sum())
+            + self._server_part(applied)
+            + server_state["owed"] / float(applied.objective_share_R.sum())
         }
 
     def on_notify(self, message: Tensors, client_state: Tensors) -> Tensors:
         return {"delta": client_state["delta"] + message["common"]}
 
-    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> tuple[Tensors, Extra]:
+    def server_update(self, server_state: Tensors, upload: Tensors, applied: Applied) -> tuple[Tensors, Extra]:
         return {"owed": torch.zeros_like(server_state["owed"])}, {}
 
     def on_leave(self, client_state: Tensors) -> Tensors:
@@ -181,7 +181,7 @@ class FedGATE(VRLSGD):
 
     name: str = "fedgate"
 
-    def _server_part(self, arrived: Applied) -> Tensor | float:
+    def _server_part(self, applied: Applied) -> Tensor | float:
         return 0.0
 
 

@@ -174,18 +174,18 @@ class Elastic(LocalTerm, FusedStep, PostStep, Departures, SelectiveDownload, Ter
 
     # -- the server
 
-    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> tuple[Tensors, Extra]:
+    def server_update(self, server_state: Tensors, upload: Tensors, applied: Applied) -> tuple[Tensors, Extra]:
         """U = Σ u, V = Σ v over the uploads of this round; without any they stay as they are."""
         if self.strength == 0:
             return server_state, {}
         new = server_state
         if upload:
-            new = self._sums(_with_left(upload, arrived.left.get(self.name, {})), len(arrived.start_P))
+            new = self._sums(_with_left(upload, applied.left.get(self.name, {})), len(applied.start_P))
             if self.fisher_every > 1:
-                new["made"] = torch.full_like(server_state["made"], arrived.t)
-        numbers = (self._loss(arrived.start_P, server_state), _largest(server_state), _largest(new))
+                new["made"] = torch.full_like(server_state["made"], applied.t)
+        numbers = (self._loss(applied.start_P, server_state), _largest(server_state), _largest(new))
         loss, before, now = torch.stack([number.double() for number in numbers]).tolist()  # a GPU is waited for once
-        before, now = (arrived.lr * self.strength * largest for largest in (before, now))
+        before, now = (applied.lr * self.strength * largest for largest in (before, now))
         columns: Extra = {"elastic_loss": loss, "elastic_stiffness": before}  # of this round's term, at its start
         if self.step == "explicit" and before <= 1 < now:
             columns["elastic_warning"] = (

@@ -45,8 +45,8 @@ class MimeLite(LocalTerm):
     def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         return {"gradient": at.full_gradient(at.start_cP.expand_as(at.x_cP))}, client_state
 
-    def server_update(self, server_state: Tensors, upload: Tensors, arrived: Applied) -> tuple[Tensors, Extra]:
-        share_R = (arrived.objective_share_R / arrived.objective_share_R.sum()).to(server_state["m"])
+    def server_update(self, server_state: Tensors, upload: Tensors, applied: Applied) -> tuple[Tensors, Extra]:
+        share_R = (applied.objective_share_R / applied.objective_share_R.sum()).to(server_state["m"])
         return {"m": self.beta * server_state["m"] + (1 - self.beta) * (share_R @ upload["gradient"])}, {}
 
 

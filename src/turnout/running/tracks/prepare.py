@@ -158,7 +158,7 @@ def first_server(algorithm: Algorithm, model: Model, place: Place, members: Memb
     return Server(
         shared_P=shared_P,
         states=states,
-        down=place.put_tree(
+        term_states=place.put_tree(
             storable({term.name: term.server_state(shared_P) for term in algorithm.terms}, "algorithm.terms")
         ),
         members=members,
