@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import turnout
-import turnout_papers
 
 PART = """
 from dataclasses import dataclass
@@ -22,12 +21,12 @@ class {name}:
 KINDS = {{"brand-new": {name}}}
 """
 PLACES = {  # a file to add, and where its class is public
-    "world/events/poisson_joins.py": "to.BrandNewEvent",
+    "world/events/poisson_joins.py": "to.events.BrandNewEvent",
     "data/brand_new.py": "to.data.BrandNewData",
     "models/brand_new.py": "to.models.BrandNewModel",
-    "parts/terms/brand_new.py": "to.BrandNewTerm",
-    "parts/compression/brand_new.py": "to.BrandNewCompression",
-    "parts/substitution/brand_new.py": "to.BrandNewSubstitution",
+    "parts/terms/brand_new.py": "to.terms.BrandNewTerm",
+    "parts/compression/brand_new.py": "to.compression.BrandNewCompression",
+    "parts/substitution/brand_new.py": "to.substitution.BrandNewSubstitution",
 }
 LOOK = """
 import turnout as to
@@ -44,9 +43,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library with one more file in every place."""
     root = tmp_path_factory.mktemp("copy")
     here = Path(turnout.__file__).parent
-    papers = Path(turnout_papers.__file__).parent
-    for package in (here, papers):
-        shutil.copytree(package, root / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(here, root / here.name, ignore=shutil.ignore_patterns("__pycache__"))
     for file, public in PLACES.items():
         (root / "turnout" / file).write_text(PART.format(name=public.rpartition(".")[2]))
     return root
@@ -64,7 +61,7 @@ def test_a_new_method_is_one_file(copied: Path):
 
 def test_two_classes_of_one_name_are_an_error(copied: Path):
     (copied / "turnout" / "parts" / "terms" / "second.py").write_text(
-        PART.format(name="BrandNewEvent").replace("brand-new", "second")
+        PART.format(name="BrandNewTerm").replace("brand-new", "second")
     )
-    done = python("import turnout as to; print(to.BrandNewTerm)", copied)
-    assert "BrandNewEvent: rename one" in done.stderr
+    done = python("import turnout as to; print(to.terms.BrandNewTerm)", copied)
+    assert "BrandNewTerm: rename one" in done.stderr

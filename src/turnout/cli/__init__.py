@@ -160,7 +160,10 @@ class CommandTable(TyperGroup):
 
 def _about(entry: EntryPoint) -> str:
     """One line about a command of an installed package, which is not loaded for it."""
-    return str(entry.dist.metadata.get("Summary") or f"A command of {entry.dist.name}.") if entry.dist else entry.value
+    if entry.dist is None:
+        return entry.value
+    found = entry.dist.metadata
+    return found["Summary"] if "Summary" in found else f"A command of {entry.dist.name}."
 
 
 def as_command(name: str, thing: Any) -> click.Command:

@@ -146,14 +146,14 @@ class ClientState:
         states = {n: v.index_copy(0, place_I.to(v.device), found[n].to(v)) for n, v in self.states.items()}
         return replace(self, states=states)
 
-    def heard(self, client_C: Tensor, outbox: Outbox, terms: Sequence[Term]) -> ClientState:
-        """The same after clients have heard what terms told them when their last reply was used."""
-        mine = self.term_states
-        for t, said in outbox.messages.items():
+    def notified(self, client_C: Tensor, outbox: Outbox, terms: Sequence[Term]) -> ClientState:
+        """The same after clients received the messages that terms wrote when their last reply was used."""
+        states = self.term_states
+        for t, message in outbox.messages.items():
             place = torch.isin(client_C, outbox.client_U[outbox.round_U == t]).nonzero().squeeze(1)
-            for term in (term for term in terms if term.name in said and term.name in mine):
-                mine = mine | {term.name: _hearing(term, said[term.name], mine[term.name], place)}
-        return self if mine is self.term_states else replace(self, term_states=mine)
+            for term in (term for term in terms if term.name in message and term.name in states):
+                states = states | {term.name: _deliver(term, message[term.name], states[term.name], place)}
+        return self if states is self.term_states else replace(self, term_states=states)
 
     def to_rows(self) -> Tensors:
         """As named rows for the store; an empty personal matrix is left out."""
@@ -162,21 +162,17 @@ class ClientState:
         return rows | ({"personal": self.personal_CQ} if self.personal_CQ.shape[1] else {})
 
 
-def _hearing(term: Term, said: Tensors, mine: Tensors, place: Tensor) -> Tensors:
-    """A term's rows after those at some places have heard what was said."""
-    first = next(iter(mine.values()))
-    placed = {name: value.to(first.device) for name, value in said.items()}
-    if len(place) == len(first):  # everybody
-        return mine | _rows_heard(term, placed, mine)
-    rows = {name: value[place.to(value.device)] for name, value in mine.items()}
-    new = _rows_heard(term, placed, rows)
-    return {n: v.index_copy(0, place.to(v.device), new[n]) if n in new else v for n, v in mine.items()}
-
-
-def _rows_heard(term: Term, said: Tensors, rows: Tensors) -> Tensors:
-    """What a term makes of rows: a row for each of them, where it gives one for all."""
-    new = term.on_notify(said, rows) if isinstance(term, Notifies) else {}
-    return {name: new[name].to(value).expand_as(value) for name, value in rows.items() if name in new}
+def _deliver(term: Term, message: Tensors, rows: Tensors, place: Tensor) -> Tensors:
+    """A term's rows after the clients at some places received a message; it may give one row for all of them."""
+    first = next(iter(rows.values()))
+    all_of_them = len(place) == len(first)  # then nothing is copied
+    chosen = rows if all_of_them else {name: value[place.to(value.device)] for name, value in rows.items()}
+    placed = {name: value.to(first.device) for name, value in message.items()}
+    new = term.on_notify(placed, chosen) if isinstance(term, Notifies) else {}
+    new = {name: new[name].to(value).expand_as(value) for name, value in chosen.items() if name in new}
+    if not all_of_them:
+        new = {name: rows[name].index_copy(0, place.to(value.device), value) for name, value in new.items()}
+    return rows | new
 
 
 _GROUPS = {

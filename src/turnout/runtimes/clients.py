@@ -132,7 +132,10 @@ class ClientPool:
         where it is among the states."""
         with stage("client state"):
             state = state_from(self.store.gather(client_C, wanted), len(client_C), self.place.device)
-        return state.welcome(lambda: ~self.store.knows(client_C), states).heard(client_C, outbox, self.algorithm.terms)
+        state = state.welcome(lambda: ~self.store.knows(client_C), states)
+        return state.notified(client_C, outbox, self.algorithm.terms)
+            client_C, outbox, self.algorithm.terms
+        )
 
     def _calibrated(
         self, client_C: Tensor, start: Callable[[Tensor], Tensor], states: Tensors, t: int
@@ -272,7 +275,7 @@ def farewell_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm:
     A pure function: a device that leaves sends what it kept for the terms, and the server, which knows what it told
     them, works this out.
     """
-    terms, mine = algorithm.terms, state.heard(client_H, outbox.among(client_H), algorithm.terms).term_states
+    terms, mine = algorithm.terms, state.notified(client_H, outbox.among(client_H), algorithm.terms).term_states
     return Departure(
         client_H,
         said={t.name: t.on_leave(mine.get(t.name, {})) for t in terms if isinstance(t, Departures)},
