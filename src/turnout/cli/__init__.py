@@ -162,8 +162,7 @@ def _about(entry: EntryPoint) -> str:
     """One line about a command of an installed package, which is not loaded for it."""
     if entry.dist is None:
         return entry.value
-    found = entry.dist.metadata
-    return found["Summary"] if "Summary" in found else f"A command of {entry.dist.name}."
+    return str(entry.dist.metadata.json.get("summary") or f"A command of {entry.dist.name}.")
 
 
 def as_command(name: str, thing: Any) -> click.Command:

@@ -134,8 +134,6 @@ class ClientPool:
             state = state_from(self.store.gather(client_C, wanted), len(client_C), self.place.device)
         state = state.welcome(lambda: ~self.store.knows(client_C), states)
         return state.notified(client_C, outbox, self.algorithm.terms)
-            client_C, outbox, self.algorithm.terms
-        )
 
     def _calibrated(
         self, client_C: Tensor, start: Callable[[Tensor], Tensor], states: Tensors, t: int
