@@ -1,15 +1,9 @@
 """Statistics of runs that are paired by seed, from closed forms; no other library is needed.
 
-Two methods that ran the same seeds had the same data and turnout, so their difference is taken seed by seed, and its
-mean has an interval by Student's t (`interval`). `seeds_to_decide` and `seeds_to_sign` estimate how many seeds an open
-comparison needs.
-
-`compare` compares several methods with the best of them. The best is picked by looking at the numbers, so the interval
-of its difference to another must hold for every pair at once: two-sided Student intervals whose error of 5 % is divided
-by the number of pairs (Bonferroni). A method is behind where its whole interval is; otherwise it is not distinguishable
-from the best. So among methods that are all alike, one is called behind in at most 5 % of the cases, for any number of
-methods. Differences that do not vary over the seeds come from a coarse measure: the sign test decides. The cost of
-reaching a target may be censored (never reached): `compare_reached` uses the sign test with the same correction.
+Methods that ran the same seeds had the same data and turnout, so differences are taken seed by seed, with an interval
+by Student's t. `compare` compares several methods with the best of them, by intervals whose error of 5 % is divided by
+the number of pairs (Bonferroni), because the best was picked by looking at the numbers. Where differences do not vary
+over the seeds, and for the cost of reaching a target (`compare_reached`), the sign test decides.
 """
 
 from __future__ import annotations

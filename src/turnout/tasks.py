@@ -1,9 +1,5 @@
 """Tasks: the loss and the metrics, each one number per sample, and the check that a model's output fits the targets.
 
-`TaskSpec` is the promise of a task, and a `Metric` has its direction and unit. The tasks are `Classification`,
-`NextCharacter`, `Regression`, and `Task` for own functions. `Standardised`, `InOwnUnit` and `Predictor` convert
-standardised targets back to their own unit. `scores_of` reads the output of every forward pass.
-
 Losses and metrics take the model's output and the targets of a batch and return a tensor [B], without averaging: the
 round decides which samples count, and clients' numbers must add up over samples.
 
@@ -163,8 +159,6 @@ class Classification:
 @dataclass(frozen=True)
 class NextCharacter:
     """Cross-entropy of scores [B, T, K] against the next characters [B, T], a mean over a sample's positions.
-
-    Accuracy is the share of positions that are predicted correctly.
 
     ignore   the target of positions that do not count (padding); a sample of padding only has loss and accuracy 0
 

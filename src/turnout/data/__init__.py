@@ -1,42 +1,9 @@
 """Data: who holds which samples. A data set is a small frozen object; `load(seed, data_dir)` gives a `Federation`.
 
-federation.py     what every round reads (`Federation`), and the promise of a data set: read this first
-pooled.py         the federation with all samples in one pool of tensors
-partitioned.py    data sets that are divided among clients: from a pool of samples to a federation
-partition.py      which client gets which samples
-sizes.py          how many samples each client has
-generated.py      federations whose data is made on demand
-description.py    the description of its data that a run keeps, so that its model can be used without the data
-agreement.py      one encoding for the data of all devices, and how a device's own differs
-renumbered.py     the clients of a federation under other numbers
-
-Data sets in files, or in the package:
-
-files.py          the data folder; downloads
-digits.py         small digits that are part of the package
-images.py         settings of image sets; folders of pictures
-mnist.py          MNIST, Fashion-MNIST, EMNIST
-cifar.py          CIFAR-10, CIFAR-100
-text_table.py     table files as columns of text, with the line of each row
-columns.py        how columns become inputs: numbers, categories, gaps
-tables.py         tables of numbers, texts and gaps
-text.py           tables of texts
-
-Data without files, and a user's own:
-
-synthetic.py      FedProx's SYNTHETIC(alpha, beta) (synthetic.c: the same draws in C)
-own.py            tensors in memory; checks of own data
-datasets.py       a torch Dataset
-client_files.py   one file per client, of arrays or of a table
-loaders.py        a loader function, a stream
-
-Around another data set:
-
-wrappers.py       noise on some clients' samples; hostile clients: flipped labels, a backdoor; public test samples
-labels.py         labels by name, and public samples
-arriving.py       new samples in every round, beside a public set
-
-Imports root modules, machine and world.
+Read federation.py first, then pooled.py and partitioned.py (from a pool of samples to a federation), with partition.py
+(which samples a client gets) and sizes.py (how many). generated.py makes data on demand. labels.py, wrappers.py and
+arriving.py go around another data set. description.py, agreement.py and renumbered.py are for deployments. Each other
+file is one data set, or a helper of several (files.py, images.py, text_table.py, columns.py).
 """
 
 from turnout.data import partition

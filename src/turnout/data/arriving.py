@@ -1,8 +1,5 @@
 """`Arriving`: in every round new samples for every client, of its own labels, and a public set (paper 002).
 
-Each label's samples are divided: some are public, the rest are private to the clients that have the label. In every
-round each client gets a fresh draw from its private samples.
-
 Shape letters: C clients asked for, L labels, l labels of one client, R rows, S samples of the pool.
 """
 

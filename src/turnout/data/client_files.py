@@ -72,11 +72,11 @@ class ClientFiles:
             ) from error
         if not paths:
             raise UserError(f"{folder} has no files {self.pattern!r}: one file per client is expected there")
-        x, y = as_samples(*_arrays(paths[0]), str(paths[0]))
+        x, y = as_samples(*_arrays(paths, 0), str(paths[0]))
         if self.classes is None and not y.is_floating_point():
             raise UserError("ClientFiles: set the number of classes (classes=...)")
         loader = Loader(
-            partial(_read_client, paths),
+            partial(_arrays, paths),
             clients=len(paths),
             input_shape=tuple(x.shape[1:]),
             classes=self.classes or y.shape[1],
@@ -87,12 +87,9 @@ class ClientFiles:
         return loader.load(seed)
 
 
-def _read_client(paths: tuple[Path, ...], client: int) -> Arrays:
-    return _arrays(paths[client])
-
-
-def _arrays(path: Path) -> Arrays:
-    """x and y of one file, without unpickling."""
+def _arrays(paths: tuple[Path, ...], client: int) -> Arrays:
+    """x and y of a client's file, without unpickling."""
+    path = paths[client]
     try:
         if path.suffix == ".safetensors":
             held = load_file(path)

@@ -1,9 +1,7 @@
 """How the columns of a table become the inputs of a model: numbers, texts as one-hot categories, gaps by a fixed rule.
 
 A column's encoding is learnt from the training rows only (`fit_column`) and is then the same for every row, also of
-another file. A gap among numbers is filled with the column's mean, and a column of 0 and 1 beside it marks the gaps. A
-text is one column of 0 and 1 for each category; a gap among texts is a category of its own, and a text that was not
-among the training rows has no column that is 1.
+another file; `Table` describes it.
 
 Shape letters: S rows of a table, I inputs.
 """

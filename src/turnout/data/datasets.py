@@ -5,7 +5,7 @@ Shape letters: S samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -63,8 +63,7 @@ class FromDataset(MayHaveOwners):
     @cached_property
     def _pool(self) -> Pool:
         """All samples in tensors; kept, since a data set may draw other samples the next time."""
-        made = _made(self.dataset)
-        samples = list(_samples(made))
+        made, samples = _read(self.dataset)
         if not samples:
             raise UserError("FromDataset: the data set has no samples; every client needs at least one")
         inputs, targets = self._parts(samples)
@@ -76,7 +75,7 @@ class FromDataset(MayHaveOwners):
         x, y = _tensors(inputs, targets, labels, "sample")
         test = None
         if self.test is not None:
-            test = _tensors(*self._parts(list(_samples(_made(self.test)))), labels, "test sample")
+            test = _tensors(*self._parts(_read(self.test)[1]), labels, "test sample")
         return checked_pool("FromDataset", "sample", x, y, self._owners(samples), test, None, labels)
 
     def _parts(self, samples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -106,7 +105,8 @@ class FromDataset(MayHaveOwners):
         return plain
 
 
-def _made(given: Any) -> Any:
+def _read(given: Any) -> tuple[Any, list[Any]]:
+    """The data set, and each of its samples; one without a length is read to its end."""
     makes = isinstance(given, type) or (callable(given) and not hasattr(given, "__getitem__"))
     made = given() if makes else given
     if isinstance(made, str) or not (hasattr(made, "__getitem__") or hasattr(made, "__iter__")):
@@ -114,14 +114,8 @@ def _made(given: Any) -> Any:
             f"FromDataset: {made!r} is not a data set: give a torch Dataset, a list of samples, or a function that "
             "makes one"
         )
-    return made
-
-
-def _samples(dataset: Any) -> Iterator[Any]:
-    """Each sample once; a data set without a length is read to its end."""
-    if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
-        return (dataset[i] for i in range(len(dataset)))
-    return iter(dataset)
+    by_number = hasattr(made, "__len__") and hasattr(made, "__getitem__")
+    return made, [made[i] for i in range(len(made))] if by_number else list(made)
 
 
 def _part(sample: Any, where: Part, i: int) -> Any:

@@ -1,7 +1,4 @@
-"""The description of a run's data: enough to build its model, and to read a table like it, once the data is gone.
-
-A run keeps it in its folder (`data.json`), so that the trained model can be used anywhere. Loaded like a data set it
-is a federation of zeros.
+"""The description of a run's data (`data.json`), by which its model is built and tables are read without the data.
 
 Shape letters: C clients asked for.
 """
@@ -75,11 +72,9 @@ class Description:
         )  # fmt: skip
 
     def sample(self, count: int = 1) -> Tensor:
-        """Samples of zeros."""
         return torch.zeros(count, *self.input_shape, dtype=getattr(torch, self.input_type))
 
     def client(self, wanted: int | str) -> int:
-        """A client by number or by name."""
         known = ClientNames(self.names, self.clients)
         number = known.number(wanted)
         if number is None and isinstance(wanted, str) and wanted.isdecimal():

@@ -1,8 +1,5 @@
 """`Generated`: a federation whose data is made on demand, so that clients that are not asked cost nothing.
 
-A function of (client, round) makes one client's data. Recent results are cached up to a number of bytes; the samples of
-a cohort are joined into one pool.
-
 Shape letters: C clients of a cohort.
 """
 

@@ -1,7 +1,6 @@
 """Labels by name: which label of the public set a client's own label name refers to.
 
-Clients number their labels as they like, so a number means nothing to another client; names do. A client's name for a
-label is looked up among those of the public set. An unknown name is an error, unless a `Means` translates it.
+Clients number their labels as they like, so a client's name for a label is looked up among those of the public set.
 
 Shape letters: R public samples, S samples of a client, l labels of one client.
 """

@@ -66,7 +66,6 @@ class _OnDemand:
         return tuple(str(i) for i in range(self.classes)) if self.labels is None else tuple(self.labels)
 
     def _set_of(self, client: int, t: int) -> Tensor:
-        """A client's labels as numbers."""
         assert self.label_sets is not None
         names = self.label_sets(client, t) if callable(self.label_sets) else self.label_sets[client]
         return self._vocabulary().label_set(names, client)
@@ -133,7 +132,6 @@ class Loader(_OnDemand):
         return self._federation(partial(self._split, seed), count=self.examples)
 
     def _split(self, seed: int, client: int, t: int) -> ClientData:
-        """One client's data in a training and a test part."""
         x, y = self._checked(client, self.function(client))
         order = torch.randperm(len(y), generator=rng(seed, "holdout", client))
         kept = int(train_count(torch.tensor(len(y)), self.test_share))

@@ -133,24 +133,20 @@ class EMNIST(Images):
         paths = [path for name in names if (path := locate(name, folders))]
         if len(paths) < len(names):  # extract them from the published archive
             (archive,) = obtain(EMNIST_ARCHIVE, data_dir, self.mirror)
-            paths = [_unzip(archive, f"gzip/{name}", folders[0] / name) for name in names]
+            paths = [folders[0] / name for name in names]
+            folders[0].mkdir(parents=True, exist_ok=True)
+            try:
+                with zipfile.ZipFile(archive) as pack:
+                    for path in paths:
+                        with replacing(path, shared=True) as temporary:
+                            temporary.write_bytes(pack.read(f"gzip/{path.name}"))
+            except (zipfile.BadZipFile, KeyError) as error:
+                raise UserError(f"{archive} does not hold {', '.join(names)} ({error}): download it again") from error
         first = 1 if self.split == "letters" else 0  # the letters are numbered from 1 in their file, others from 0
         return _pool(self, paths, tuple(EMNIST_LABELS[self.split]), first, self.transposed)
 
 
-def _unzip(archive: Path, member: str, target: Path) -> Path:
-    try:
-        with zipfile.ZipFile(archive) as pack:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(target, shared=True) as temporary:
-                temporary.write_bytes(pack.read(member))
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise UserError(f"{archive} does not hold {member} ({error}): download it again") from error
-    return target
-
-
 def _pool(spec: Images, paths: list[Path], labels: tuple[str, ...], first: int = 0, transposed: bool = False) -> Pool:
-    """Training and test pictures from the four files."""
 
     def pictures(images: Path, targets: Path) -> tuple[Tensor, Tensor]:
         bytes_S, label_S = read_idx(images), read_idx(targets).astype(np.int64) - first

@@ -1,8 +1,7 @@
 """Partitions: which samples of a pool belong to which client. Small frozen objects with a method `split`.
 
-`IID`, `OneLabel`, `Classes`, `Dirichlet` and `Clustered` divide each label by a matrix of weights, client by label.
-Without wanted sizes all rows of a label are given out, in proportion to its column. With wanted sizes a client's mix of
-labels follows its row, as far as the samples suffice. `Shards` cuts the sorted samples, `Natural` follows the owners.
+Most divide each label by a matrix of weights, client by label. Without wanted sizes all rows of a label are given out,
+in proportion to its column; with them a client's mix of labels follows its row, as far as the samples suffice.
 
 Shape letters: S samples of the pool, C clients, L labels that occur, K classes or shards of a client, O owners.
 """
@@ -272,7 +271,6 @@ class Natural:
         return _filled(_trimmed(rows_C, want_C, seed), "Natural")
 
     def owners(self, owner_S: Tensor) -> Tensor:
-        """The owners with enough samples."""
         owner_O, count_O = owner_S.unique(return_counts=True)
         return owner_O[count_O >= self.min_size]
 
@@ -336,10 +334,7 @@ def _level(wish_C: Tensor, pool: int) -> Tensor:
 
 
 def pick_rows(code_S: Tensor, count_CL: Tensor, seed: int) -> list[Tensor]:
-    """Random rows for each client, as many of each label as `count_CL` says, each row at most once.
-
-    A client's rows are in the order of labels.
-    """
+    """Random rows for each client, as many of each label as `count_CL` says, each row at most once."""
     rows, owners = [], []
     for label, count_C in enumerate(count_CL.unbind(1)):
         row_S = (code_S == label).nonzero().squeeze(1)

@@ -1,8 +1,5 @@
 """Data sets that are divided among clients: from a pool of samples to a federation.
 
-A data set reads its files into a `Pool`; its partition and sizes decide which client owns which samples; each client
-keeps a share of its own samples for testing.
-
 Shape letters: S samples of the pool, C clients, L labels.
 """
 

@@ -108,8 +108,7 @@ class _Maker:
     """Makes clients' samples. Each client draws from its own generator; the arithmetic is done for a whole cohort.
 
     With a compiler, a cohort's samples are drawn in C: several times as fast, the same numbers up to rounding. A single
-    client's samples (so also those of a pool, the central test set and the fingerprint) always come from torch. It is
-    an object so that it can be sent to other processes.
+    client's samples always come from torch.
     """
 
     spec: Synthetic
@@ -180,7 +179,6 @@ class _Maker:
         return x_SD, score_SL.argmax(1), size_C
 
     def common(self) -> tuple[Tensor, Tensor]:
-        """The common W and b where data is IID."""
         g = rng(self.seed, "synthetic", "common")
         weight_DL = torch.randn(self.spec.dimension, self.spec.classes, generator=g)
         return weight_DL, torch.randn(self.spec.classes, generator=g)

@@ -152,7 +152,6 @@ class Backdoor:
         return replace(clean, x=x, y=y)
 
     def marked(self, x: Tensor) -> Tensor:
-        """Samples with the mark."""
         x = x.clone()
         if x.ndim >= 3:
             x[..., -self.side :, -self.side :] = self.value

@@ -1,11 +1,7 @@
 """Forward and backward pass of a plain stack of layers, written by hand, for a chunk of clients at once.
 
-Faster than `vmap(grad)` for two reasons: a weight's gradient and its plain-SGD update are one matrix product that adds
-directly to the weights (`W.baddbmm_(dᵀ, x, alpha=-lr)`), and no autograd graph is built. On a GPU some layers have
-kernels of their own (kernels/layers.py).
-
-A model with any other layer, or with a loss that is not in engine/losses.py, is trained under `vmap`
-(engine/autograd.py). The tests compare both with the plain loop.
+Faster than `vmap(grad)`: a weight's gradient and its plain-SGD update are one matrix product that adds directly to the
+weights (`W.baddbmm_(dᵀ, x, alpha=-lr)`), and no autograd graph is built. Other layers and losses are for autograd.py.
 
 Shape letters: c clients of a chunk, B batch.
 """

@@ -1,8 +1,7 @@
 """Mini-batches in an addressed order: which rows of the pool each client sees at each local step.
 
-A client's samples in epoch e of round t are sorted by hash(seed, t, client, e, sample), so their order does not depend
-on which other clients are in the chunk. A batch never crosses the end of an epoch; the last one of an epoch may be
-short.
+A client's samples in epoch e of round t are sorted by hash(seed, t, client, e, sample). A batch never crosses the end
+of an epoch; the last one of an epoch may be short.
 
 Shape letters: c clients of a block, J steps, B batch size, R rows, k dropout layers.
 """

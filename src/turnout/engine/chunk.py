@@ -123,19 +123,15 @@ class Chunk(ChunkRows):
                 return
             while steps[active - 1] <= step:
                 active -= 1
-            for rows in self._groups(step, self._together(active)):
+            for rows in self._groups(step, active):
                 self._step(step, rows, active)
-
-    def _together(self, active: int) -> int:
-        """How many clients take a step together. If clients differ much in their number of steps, on a GPU some that
-        have finished take part with empty batches: so few sizes occur, and each is captured once."""
-        plain = self.job.fused and plain_sgd(self.job.optimizer) and not getattr(self.job.optimizer, "weight_decay", 0)
-        if self.graphs is None or not plain or self.states:
-            return active
-        return min(1 << (active - 1).bit_length(), len(self.client_c))
 
     def _groups(self, step: int, active: int) -> list[slice | Tensor]:
         """Clients that take this step together: all active ones, or those of equal batch size if padding matters."""
+        plain = self.job.fused and plain_sgd(self.job.optimizer) and not getattr(self.job.optimizer, "weight_decay", 0)
+        if self.graphs is not None and plain and not self.states:
+            # Some that have finished take part with empty batches: so few sizes occur, and each is captured once.
+            active = min(1 << (active - 1).bit_length(), len(self.client_c))
         if not self.grouped or not self.loader.short_J[step]:
             return [slice(0, active)]
         size_c = self.batches.size_cJ[:active, step]

@@ -1,8 +1,7 @@
 """The rows of a chunk of clients: their weights, states and batches, and the terms' view of them.
 
-Terms may ask for two passes over clients' own samples in evaluation mode: the mean gradient, and the diagonal of the
-empirical Fisher information, which is the mean square of a single sample's gradient (the square of a batch's mean
-gradient would be smaller). Both work batch by batch; no [clients, samples, parameters] tensor is ever made.
+Terms may ask for the mean gradient of clients' own samples, and for the diagonal of the empirical Fisher information:
+the mean square of a single sample's gradient. Both work batch by batch.
 
 Shape letters: C clients of the cohort, c of the chunk, P parameters (all columns), J steps, k dropout keys, m samples,
 B of a batch.
@@ -71,7 +70,6 @@ class ChunkRows:
     def term_view(
         self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch | None = None
     ) -> At:
-        """The terms' view of some clients at a step."""
         job, shared = self.job, self.network.layout.shared
         start = self.start_cP if self.start_cP.shape[0] == 1 else self.start_cP[rows]
 
@@ -128,7 +126,6 @@ class ChunkRows:
             self.server_term_states = {**self.server_term_states, term.name: held}
 
     def put_rows_back(self, states_only: bool) -> None:
-        """Write held rows into the cohort's result."""
         for name, value in self.states.items():
             self.result.states[name][self.rows] = value
         if states_only:
@@ -140,10 +137,7 @@ class ChunkRows:
                 self.result.term_states[term][name][self.rows] = value
 
     def finish_terms(self) -> None:
-        """Write the tensors that terms send and keep when training has ended into the cohort's result.
-
-        Rows are copied only if necessary: if the chunk is the whole cohort, a new tensor becomes the cohort's own.
-        """
+        """Write the tensors that terms send and keep when training has ended into the cohort's result."""
         result, clients, everyone = self.result, len(self.job.client_C), slice(0, len(self.client_c))
         for term in self.job.terms:
             at, before = self.term_view(0, everyone, self.flat_cP, self.states), self.term_states.get(term.name, {})
@@ -154,8 +148,21 @@ class ChunkRows:
                     sent[name] = value
                 else:
                     sent.setdefault(name, value.new_zeros(clients, *value.shape[1:]))[self.rows] = value
+<<<<<<< ours
             for name, value in _apart(mine, before).items():
                 kept = self.term_states[term.name][name]
+||||||| base
+            for name, value in _apart(mine, before).items():
+                kept = self.mine[term.name][name]
+=======
+            old = {name: storage(value) for name, value in before.items()}
+            moved = {
+                n for n, v in mine.items() if any(n != name and storage(v) == place for name, place in old.items())
+            }
+            copied = {n: v.clone() if n in moved else v for n, v in mine.items()}  # `moved` are rows about to change
+            for name, value in copied.items():
+                kept = self.mine[term.name][name]
+>>>>>>> theirs
                 alike = value.shape == kept.shape and value.dtype == kept.dtype
                 if alike and len(value) == clients and self._is_new(value):
                     self.term_states[term.name][name] = result.term_states[term.name][name] = value
@@ -168,12 +175,6 @@ class ChunkRows:
         for rows in (*self.term_states.values(), *self.server_term_states.values(), *self.result.uploads.values()):
             shown += rows.values()
         return storage(value) not in map(storage, shown)
-
-
-def _apart(new: Tensors, old: Tensors) -> Tensors:
-    """New rows, copied where they are old ones of another name, which are about to change."""
-    moved = {n for n, v in new.items() if any(storage(v) == storage(o) for name, o in old.items() if name != n)}
-    return {name: value.clone() if name in moved else value for name, value in new.items()}
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,8 @@ class OwnSamples:
         longest = int(count_c.max())
         i_m = torch.arange(longest if most is None else min(most, longest))
         begin_c = keys(address, client_c) & (2**31 - 1)
-        step_c = torch.tensor([_stride(n) for n in count_c.tolist()])
+        least = ((n, max(1, int(n * 0.618))) for n in count_c.tolist())
+        step_c = torch.tensor([next(s for s in range(first, n + 2) if math.gcd(s, n) == 1) for n, first in least])
         place_cm = (begin_c[:, None] + i_m * step_c[:, None]) % count_c[:, None]
         return cls(pool, pool.row_R[start_c[:, None] + place_cm], i_m < count_c[:, None])
 
@@ -239,12 +241,3 @@ def mean_gradient(gradients: Gradients, flat_cP: Tensor, states: Tensors, own: O
         gradients.gradient(flat_cP, states, batch, part_cP)
         total_cP.addcmul_(part_cP, here_c1)
     return total_cP.div_(own.count(flat_cP))
-
-
-def _stride(n: int) -> int:
-    """The first number from 0.618 n on that is coprime to n.
-
-    >>> [_stride(n) for n in (1, 5, 10)]
-    [1, 3, 7]
-    """
-    return next(s for s in range(max(1, int(n * 0.618)), n + 2) if math.gcd(s, n) == 1)

@@ -1,9 +1,8 @@
 """Dropout with addressed masks, so that results do not depend on chunk size, order or runtime.
 
-`vmap(randomness="different")` draws masks that change with the chunk. So the engine replaces every `nn.Dropout` in its
-copy of a model by a layer whose mask is a hash of (seed, round, client, step, layer, position). Draws inside a user's
-`forward` (dropout called as a function, or within attention) cannot be replaced: such a model is trained by the plain
-loop, with torch's own generator seeded by (seed, round, client, step) for each step.
+Every `nn.Dropout` is replaced by a layer whose mask is a hash of (seed, round, client, step, layer, position). Draws
+inside a user's `forward` cannot be replaced: such a model is trained by the plain loop, with torch's own generator
+seeded by (seed, round, client, step) for each step.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Dense layers under plain SGD whose weights are stored as a common start plus a low-rank update.
 
-After some steps a client's weights are W = W0 + Dᵀ X: the common start, and for every sample seen so far its input
-(a row of X) and -lr times the gradient of its output (a row of D). So
-
+W = W0 + Dᵀ X: for every sample seen so far X has its input and D -lr times the gradient of its output, so
     x Wᵀ = x W0ᵀ + (x Xᵀ) D        d W = d W0 + (d Dᵀ) X        update = Dᵀ X
-
-W0 is the same for all clients of a chunk, so a product with it is one large product instead of many thin ones, and it
-stays in the cache, while each client's own W would be read and written in every step. It is used where X and D are
-smaller than W: when a client sees few samples for the size of the layer.
+Products with the common W0 are one large product for all clients. Used where X and D are smaller than W.
 
 Shape letters: c clients of a chunk, B batch, R samples seen, i inputs, o outputs.
 """
@@ -41,12 +36,6 @@ class FactoredWeight:
     def filled(self, clients: int) -> tuple[Tensor, Tensor]:
         """X and D of the first clients so far."""
         return self.x_cRi[:clients, : self.used], self.d_cRo[:clients, : self.used]
-
-    def write_update(self, out_coi: Tensor) -> None:
-        """Write Dᵀ X of every client, one at a time: each client's part of `out_coi` is contiguous."""
-        x_cRi, d_cRo = self.filled(len(self.x_cRi))
-        for d_Ro, x_Ri, out_oi in zip(d_cRo, x_cRi, out_coi, strict=True):
-            torch.mm(d_Ro.t(), x_Ri, out=out_oi)
 
 
 @dataclass(frozen=True)
@@ -101,10 +90,7 @@ class ChunkWeights:
 
     @classmethod
     def of(cls, stack: Stack, start: Tensors, clients: int, samples: int) -> ChunkWeights:
-        """Copy a common start [1, ...] or each client's own [c, ...], for clients that will see at most `samples`.
-
-        The copies are contiguous: updating a strided weight in place goes through a temporary tensor.
-        """
+        """Copy a common start [1, ...] or each client's own [c, ...], for clients that will see at most `samples`."""
         shared = samples > 0 and all(len(value) == 1 for value in start.values())
         names = factored_names(stack, start, samples) if shared else frozenset()
         factored = {name: FactoredWeight(start[name][0], clients, samples) for name in names}
@@ -123,10 +109,12 @@ class ChunkWeights:
 
     def write_update(self, name: str, start: Tensor, out: Tensor) -> None:
         """Write one parameter's change since the start."""
-        if name in self.factored:
-            self.factored[name].write_update(out)
-        else:
+        if name not in self.factored:
             torch.sub(self.weights[name], start, out=out)
+            return
+        x_cRi, d_cRo = self.factored[name].filled(len(out))
+        for d_Ro, x_Ri, out_oi in zip(d_cRo, x_cRi, out, strict=True):  # each client's part of `out` is contiguous
+            torch.mm(d_Ro.t(), x_Ri, out=out_oi)
 
 
 def factored_names(stack: Stack, start: Tensors, samples: int) -> frozenset[str]:

@@ -74,10 +74,6 @@ class SpringSink(GradientSink):
     shift: Tensors = field(default_factory=dict)
     own: Tensors = field(default_factory=dict)
 
-    def spring_of(self, name: str) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """`kept`, `shift` and `own` of a parameter, if terms act on it."""
-        return (self.kept[name], self.shift[name], self.own.get(name)) if name in self.kept else None
-
     def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:
         self._pull(name)
         super().product(name, a_coN, b_cNK, samples)

@@ -1,11 +1,7 @@
-"""The interface of every engine: the gradient of a chunk of clients, or a plain SGD step on it; and a pool of threads
-with an engine each.
+"""The interface of every engine: the gradient of a chunk of clients, or a plain SGD step on it; and a pool of threads.
 
-Three classes implement it. The plain loop is the reference that tests compare the other two with.
-
-    ByHand      engine/by_hand.py: plain stacks of layers under a loss of engine/losses.py
-    Vmapped     engine/autograd.py: torch.func.vmap(grad), for any module that vectorises
-    Looped      engine/autograd.py: one client at a time with ordinary autograd; also the fallback
+`ByHand` (by_hand.py) takes plain stacks of layers, `Vmapped` (autograd.py) any module that vectorises, `Looped`
+(autograd.py) any module, one client at a time; it is the reference that tests compare the other two with.
 
 Shape letters: c clients of a chunk, B batch, P parameters.
 """
@@ -72,10 +68,8 @@ class Gradients(Protocol):
 class WorkerPool:
     """Ordered thread-pool map; each call gets a `Gradients` object that no other thread is using.
 
-    Threads, not processes: torch's kernels release the interpreter lock, and the matrices stay in one address space.
-    Torch uses one core in each, because the number of cores decides how it rounds a sum, and because kernels that share
-    cores wait for one another at every small operation (case a of the benchmarks on a busy machine: 127 ms a round with
-    shared cores, 10 ms without).
+    Torch uses one core in each: the number of cores decides how it rounds a sum, and kernels that share cores wait for
+    one another (127 ms a round on a busy machine, 10 ms without sharing).
     """
 
     def __init__(self, gradients: Gradients, threads: int):
@@ -86,10 +80,7 @@ class WorkerPool:
         self._pool = thread_pool(threads) if threads > 1 else None
 
     def map(self, function: Callable[[Gradients, Item], Result], items: Iterable[Item]) -> list[Result]:
-        """The results in the order of the items; an error in one of them is raised here.
-
-        A single item is done in the calling thread: for small items, handing over takes longer than the work.
-        """
+        """The results in the order of the items; an error in one of them is raised here."""
         if self._pool is None:
             return [function(self.first, item) for item in items]
         rest = iter(items)

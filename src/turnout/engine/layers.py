@@ -1,10 +1,7 @@
 """The layers of the hand-written pass: forward and backward of each, for a chunk of clients at once.
 
-A convolution is a matrix product over the unfolded image. Activations are [c, B, i], or [c, i, B, h, w] for images, so
-that no step needs a transpose.
-
-In BatchNorm each client normalises by the statistics of its own batch; samples that pad a short batch do not count.
-Training updates the running statistics in place, in the clients' own buffers; evaluation leaves them unchanged.
+Activations are [c, B, i], or [c, i, B, h, w] for images. In BatchNorm each client normalises by the statistics of its
+own batch without padding, and training updates the running statistics in place.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded patch, L positions of an image.
 """

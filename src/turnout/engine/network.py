@@ -85,7 +85,6 @@ class Network:
         return scores_of(self.module(x) if tensors is None else functional_call(self.module, tensors, (x,)))
 
     def first_weights(self) -> Tensor:
-        """The module's own parameters as one row."""
         return self.layout.pack(dict(self.module.named_parameters()))
 
     def first_states(self) -> Tensors:
@@ -106,6 +105,5 @@ class Network:
 
     @cached_property
     def _norms(self) -> tuple[int, ...]:
-        """The channels of each BatchNorm."""
         norms = (m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
         return tuple(norm.num_features for norm in norms)

@@ -1,12 +1,10 @@
-"""`nn.LSTM` and `nn.GRU` of many clients at once: one batched product a position, and the weights' gradient as a single
-product over all positions. Torch's own recurrent kernels have no batching rule.
+"""`nn.LSTM` and `nn.GRU` of many clients at once, since torch's own recurrent kernels have no batching rule.
 
     LSTM   c_t = f c_{t-1} + i g,  h_t = o tanh(c_t);  i, f, o = sigmoid and g = tanh of their gates a_t + U h_{t-1} + b
     GRU    h_t = (1 - z) n + z h_{t-1};  r, z = sigmoid of theirs, n = tanh(a_t + r (U h_{t-1} + b)) of its own
 
-where a_t = W x_t + b' is one product for all positions, computed outside. On a GPU with TF32 all positions of a layer
-of up to 256 units and 32 samples are one kernel (kernels/recurrence.py); else a position's pointwise part is one fused
-kernel of torch's, or on a CPU written out.
+a_t = W x_t + b' is one product for all positions. On a GPU with TF32 all positions of a layer of up to 256 units and 32
+samples are one kernel (kernels/recurrence.py).
 
 Shape letters: c clients, T positions, B batch, H hidden size, G gates (4 H or 3 H), S numbers saved for backward.
 """

@@ -1,12 +1,8 @@
 """Operations that know the client dimension: convolution and attention of many clients at once, under `vmap`.
 
-Such an operation is an `autograd.Function` whose forward takes the tensors of one client, or of c clients with one more
-dimension in front. Under `vmap` it is called once, with all clients' tensors; a tensor that all clients share is
-repeated. Its backward consists of ordinary operations and others of this kind, so it can be vectorised too.
-
-A convolution with each client's own weights runs on the Triton kernels of kernels/convolution.py; elsewhere it is
-torch's convolution of many groups, the form the kernels are compared with. Attention has no weights, so clients are
-only more samples; under `vmap` torch's own backward pass would go through the clients one by one.
+Each is an `autograd.Function` whose forward takes the tensors of one client, or of c clients with one more dimension in
+front, and which `vmap` calls once with all clients' tensors. A convolution runs on the Triton kernels of
+kernels/convolution.py, elsewhere as torch's convolution of many groups.
 
 Shape letters: c clients, B batch, i input and o output channels, h, w height and width, n heads, T positions, d
 features of a head.

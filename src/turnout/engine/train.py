@@ -1,8 +1,7 @@
 """Local training of a cohort, in chunks of clients that are spread over threads.
 
-A job's clients are sorted by steps, most first, so that at each step the clients that still have work are the first of
-their chunk. The same code works with any of the three gradients of engine/gradients.py. The result depends on chunk
-size, order and threads only by rounding. SGD and Adam on small models are done in C (kernels/native.py).
+A job's clients are sorted by steps, most first. The result depends on chunk size, order and threads only by rounding.
+SGD and Adam on small models are done in C (kernels/native.py).
 
 Shape letters: C clients of the cohort, c of a chunk, P parameters (all columns), B batch.
 """

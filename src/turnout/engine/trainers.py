@@ -1,8 +1,7 @@
 """Choosing how a network is trained: engine, device and chunk size, once, from the settings and one batch.
 
 Small models are bound by the interpreter, so training clients together always pays. From a few megabytes a step on it
-depends on the layers: stacked products gain from shared work, torch's own kernels from being made for their size and
-from one client a core. So for large models a short trial finds the fastest engine on this machine.
+depends on the layers, so a short trial finds the fastest engine on this machine.
 """
 
 from __future__ import annotations
@@ -179,7 +178,6 @@ class Place:
         return {name: self.put(value) for name, value in tensors.items()}
 
     def put_tree(self, tree: State) -> State:
-        """A state tree on this device."""
         tensors, plain = flatten(tree)
         return unflatten(self.put_all(tensors), plain)
 
@@ -215,7 +213,6 @@ def place_of(settings: InProcess) -> Place:
 
 
 def pick_gradients(engine: str, network: Network, loss: Loss | None, on_gpu: bool) -> Gradients:
-    """The gradients for `runtime.engine`."""
     if engine in ("loop", "channels-last"):
         return Looped(network, channels_last=engine == "channels-last")
     if engine == "vmap":

@@ -1,8 +1,7 @@
 """Files that carry a checksum of their content.
 
 JSON has it under "checksum", a text as its last line, tensors in the metadata of their file, a program after its end,
-so other programs can still read each file. A file without a checksum (of an older version, or written by a person) is
-accepted; one whose content differs from its checksum is damaged, and the error names the file and what to do.
+so other programs can still read each file. A file without a checksum is accepted.
 """
 
 from __future__ import annotations

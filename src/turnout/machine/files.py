@@ -50,10 +50,7 @@ def replacing(path: Path, shared: bool = False) -> Iterator[Path]:
 
 
 def check_destination(option: str, given: str | Path) -> None:
-    """Refuse a file that could not be written: no name, a folder, a missing folder, no permission.
-
-    Callers check before hours of work begin.
-    """
+    """Refuse a file that could not be written: no name, a folder, a missing folder, no permission."""
     path = Path(given).absolute()
     if not str(given) or path.is_dir():
         raise UserError(f"{option} {given}: {'is a folder' if str(given) else 'is empty'}; give the name of a file")

@@ -26,25 +26,22 @@ def to_device(value: Tensor, device: torch.device, dtype: torch.dtype | None = N
 
 
 @cache
-def keep_freed_memory(megabytes: int = 256) -> bool:
-    """Let this process keep up to so much freed memory, instead of returning it to the system after every round.
+def keep_freed_memory() -> bool:
+    """Let this process keep up to 256 MB of freed memory, instead of returning it to the system after every round.
 
-    A round frees memory that the next one allocates again. With glibc's defaults its pages may be faulted in one
-    by one, which for a small model costs as much as its training. False where the C library has no such setting.
+    With glibc's defaults its pages may be faulted in one by one every round, which for a small model costs as much as
+    its training. False where the C library has no such setting.
     """
     trim, mmap = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD; the second can be 32 MB at most
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return False
-    return sys.platform == "linux" and bool(mallopt(trim, megabytes << 20)) and bool(mallopt(mmap, 32 << 20))
+    return sys.platform == "linux" and bool(mallopt(trim, 256 << 20)) and bool(mallopt(mmap, 32 << 20))
 
 
 def give_back_freed_memory() -> bool:
-    """Return freed memory of this process to the system, and of its GPU: reading data takes a few times its size.
-
-    False if the C library cannot, or has nothing to return.
-    """
+    """Return freed memory of this process to the system, and of its GPU: reading data takes a few times its size."""
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     try:
@@ -69,10 +66,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def _left_in_container(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
-    """The least memory that this process's control group and those above it leave; None without a limit.
-
-    Both versions of control groups are read. Cached files do not count as used memory.
-    """
+    """The least memory that this process's control group and those above it leave; None without a limit."""
     try:
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:

@@ -79,7 +79,6 @@ class TableFile:
             yield TableBlock(stripped, block.line_B) if strip else block
 
     def read(self, columns: Sequence[str] | None = None, strip: bool = True) -> TableBlock:
-        """All rows at once."""
         cells: dict[str, list[str]] = {name: [] for name in self.header if columns is None or name in columns}
         lines: list[int] = []
         for block in self.blocks(columns, strip=strip):

@@ -1,9 +1,4 @@
-"""A console that shows any text as it is.
-
-Titles, names of clients and labels, and messages of other programs come from files of unknown origin. They are not
-markup, and characters that command a terminal (escape sequences, control characters, changes of direction) are shown
-as a replacement character.
-"""
+"""A console that shows any text as it is: no markup, and characters that command a terminal are replaced."""
 
 from __future__ import annotations
 

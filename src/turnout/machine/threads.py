@@ -38,8 +38,6 @@ def thread_pool(threads: int) -> ThreadPoolExecutor:
 def ordered_map(work: Callable[[Item], Result], items: Sequence[Item], threads: int | None = None) -> Iterator[Result]:
     """Thread-pool map: results in the order of the items, at most one more than `threads` pending.
 
-    The threads (by default one a core) live as long as the iterator; a single item is done in the calling thread.
-
     >>> list(ordered_map(lambda n: n * n, [3, 1, 2], threads=2))
     [9, 1, 4]
     """
@@ -67,8 +65,7 @@ def map_in(
 def end_with_parent() -> None:
     """From now on this process ends at once when its parent does, also if the parent is killed.
 
-    The parent holds one end of a pipe. Where the kernel can watch the other end (Linux), it kills this process when the
-    pipe closes, even if the process is busy or stopped; elsewhere a thread waits for that.
+    On Linux the kernel kills this process when the parent's end of a pipe closes; elsewhere a thread waits for that.
     """
     parent = multiprocessing.parent_process()
     if parent is None:

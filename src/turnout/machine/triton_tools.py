@@ -1,11 +1,7 @@
 """Triton if it is installed, helpers for its kernels, and rehearsals that compile kernels side by side.
 
-Without Triton the kernel modules can still be imported; `kernels.layers.supports` is False, so no kernel is run.
-
-Triton compiles a kernel when it is first launched, and the launch waits: dozens of kernels compile one after another on
-a single core. In a rehearsal launches only hand kernels to a few threads that compile them (compiling holds Python's
-lock for about a tenth of its time) or load them from disk, and their results are zeros. Nothing depends on a rehearsal:
-a kernel that it missed is compiled when it is needed.
+Triton compiles a kernel when it is first launched, and the launch waits. In a rehearsal launches only hand kernels to a
+few threads that compile them, and their results are zeros; a kernel that it missed is compiled when it is needed.
 """
 
 from __future__ import annotations
@@ -123,10 +119,7 @@ def takes(*rows: Tensor) -> bool:
 
 
 def rehearse(work: Callable[[], Any]) -> None:
-    """Call a function without running its kernels, and wait until all of them are compiled.
-
-    Errors are ignored: they occur again in the real call.
-    """
+    """Call a function without running its kernels, and wait until all of them are compiled."""
     if SIDE_BY_SIDE and hasattr(triton, "AsyncCompileMode"):
         copy_context().run(_rehearse, work)  # Triton's mode ends with the context, also after an interrupt
 

@@ -1,13 +1,6 @@
 """The papers' models. A model is a small frozen spec; `build(input_shape, classes)` makes an ordinary `nn.Module`.
 
-layers.py          the protocol of specs, stacks of named layers, checks; read this first
-plain.py           logistic regression, multi-layer perceptron
-convolutional.py   one general CNN
-published.py       the papers' networks for pictures, as functions that give such specs
-residual.py        residual networks
-recurrent.py       LSTMs for text
-
-Imports only root modules.
+Read layers.py first; published.py has the papers' networks for pictures as settings of plain.py and convolutional.py.
 """
 
 from turnout.models.convolutional import CNN

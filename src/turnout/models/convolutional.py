@@ -83,7 +83,16 @@ class CNN:
         check_size("classes", classes)
         norm = placed(self.batch_norm, len(self.channels) + len(self.hidden))
         height, width = self.map_size(input_shape)
-        layers = self._convolutions(input_shape[0], norm[: len(self.channels)])
+        pool, inputs = placed(self.pool, len(self.channels)), input_shape[0]
+        layers: Layers = []
+        for number, size in enumerate(self.channels, 1):
+            layers.append((f"conv{number}", nn.Conv2d(inputs, size, self.kernel, padding=self.padding)))
+            after: Layers = [(f"act{number}", ACTIVATIONS[self.activation]())]
+            if pool[number - 1]:
+                after.append((f"pool{number}", nn.MaxPool2d(2)))
+            own: Layers = [(f"norm{number}", nn.BatchNorm2d(size))] if norm[number - 1] else []
+            layers += [*own, *after] if self.norm_at == "before" else [*after, *own]
+            inputs = size
         if self.drop_channels:
             layers.append(("drop_channels", nn.Dropout2d(self.drop_channels)))
         if self.drop_features:
@@ -129,19 +138,6 @@ class CNN:
                     f"(now {self.padding}), a smaller kernel (now {self.kernel}), fewer pools or fewer layers"
                 )
         return height, width
-
-    def _convolutions(self, inputs: int, norm: tuple[bool, ...]) -> Layers:
-        layers: Layers = []
-        pool = placed(self.pool, len(self.channels))
-        for number, size in enumerate(self.channels, 1):
-            layers.append((f"conv{number}", nn.Conv2d(inputs, size, self.kernel, padding=self.padding)))
-            after: Layers = [(f"act{number}", ACTIVATIONS[self.activation]())]
-            if pool[number - 1]:
-                after.append((f"pool{number}", nn.MaxPool2d(2)))
-            own: Layers = [(f"norm{number}", nn.BatchNorm2d(size))] if norm[number - 1] else []
-            layers += [*own, *after] if self.norm_at == "before" else [*after, *own]
-            inputs = size
-        return layers
 
 
 def check_image(input_shape: tuple[int, ...]) -> tuple[int, int, int]:

@@ -1,9 +1,7 @@
 """Model specs: their protocol, stacks of named layers, activations, checks of settings.
 
-A model spec is a small frozen object; `build(input_shape, classes)` makes an ordinary `nn.Module` that turns samples
-into scores (logits, never probabilities). If possible, that module is one plain `nn.Sequential` of named layers
-(`conv1`, `norm1`, `act1`, `pool1`, `flatten`, `linear3`, ..., `output`), so that the engine can read its structure.
-Layers are numbered from 1 through the whole stack; the output layer has no number.
+If possible a model is one plain `nn.Sequential` of named layers (`conv1`, `norm1`, `act1`, `pool1`, `flatten`,
+`linear3`, ..., `output`), so that the engine can read its structure. Layers are numbered from 1.
 """
 
 from __future__ import annotations
@@ -44,7 +42,6 @@ Model = ModelSpec | nn.Module | Callable[..., nn.Module]  # any model that a use
 
 
 def sequential(layers: Layers) -> nn.Sequential:
-    """Named layers as one plain `nn.Sequential`."""
     return nn.Sequential(OrderedDict(layers))
 
 

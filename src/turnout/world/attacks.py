@@ -1,7 +1,14 @@
 """Clients that attack: forged updates and false claims, as parts of a simulated world.
 
+<<<<<<< ours
 `Attack` is what an attack may change, `Attackers` the hostile clients of a world; the attacks follow. Attacks on the
 data (labels flipped, a backdoor) wrap the data: turnout/data/wrappers.py. Both draw the same clients from one seed.
+||||||| base
+`Attack` is what an attack may change, `Attackers` the hostile clients of a world; the attacks follow. Attacks on the
+data (labels flipped, a backdoor) wrap the data: turnout/data/wrappers.py. Both draw the same clients from the same seed.
+=======
+Attacks on the data are in turnout/data/wrappers.py; both draw the same clients from the same seed.
+>>>>>>> theirs
 
 Shape letters: C clients of the cohort, R clients that send an update, h the hostile of them, H all hostile clients, P
 shared parameters.
@@ -46,12 +53,6 @@ class Scene:
         """What the attackers would send if they were honest."""
         return self.update_RP[self.hostile_R.to(self.update_RP.device)]
 
-    @property
-    def honest_P(self) -> Tensor:
-        """The mean update of the honest clients; of the attackers if there are no others."""
-        others_R = ~self.hostile_R if not bool(self.hostile_R.all()) else self.hostile_R
-        return self.update_RP[others_R.to(self.update_RP.device)].mean(0)
-
 
 class Attack:
     """The defaults: an attacker that behaves honestly. An attack overrides one of the methods.
@@ -88,7 +89,6 @@ class Attackers:
     seed: int
 
     def among(self, client_C: Tensor) -> Tensor:
-        """Which of these clients are hostile."""
         return torch.isin(client_C.cpu(), self.client_H)
 
     def sent(self, update_RP: Tensor, client_R: Tensor, t: int) -> Tensor:
@@ -113,7 +113,6 @@ class Attackers:
 
 
 def attackers_of(attacks: Sequence[Attack], attackers: Share, clients: int, seed: int) -> Attackers | None:
-    """The attackers in a world of so many clients; None if there is no attack."""
     return Attackers(hostile_clients(attackers, clients, seed), tuple(attacks), seed) if attacks else None
 
 
@@ -215,7 +214,9 @@ class InnerProduct(Attack):
             raise UserError(f"InnerProduct(epsilon={self.epsilon!r}): above 0")
 
     def update(self, scene: Scene) -> Tensor:
-        return (-self.epsilon * scene.honest_P).expand_as(scene.own_hP)
+        honest_R = scene.hostile_R if bool(scene.hostile_R.all()) else ~scene.hostile_R  # all, if none is honest
+        honest_P = scene.update_RP[honest_R.to(scene.update_RP.device)].mean(0)
+        return (-self.epsilon * honest_P).expand_as(scene.own_hP)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,7 @@
 """Participation made of whole blocks of a log's rounds, which keeps persistence and joint absences.
 
-Round t of the run lies in block t // length. A block of the run is a block of the log that begins at a random round of
-the same hour (of the same weekday, if the log covers enough weeks). whose="fleet": the same block for all clients, so
-clients that were absent together are so again. whose="client": a block for each client, so a larger fleet has no equal
-clients, and clients are independent of each other.
+A block of the run is a block of the log that begins at a random round of the same hour (and weekday, if the log covers
+enough weeks). whose="fleet": the same block for all clients; whose="client": a block for each.
 
 Shape letters: C clients of the cohort, N rows of the log, M clients of the log.
 """
@@ -59,12 +57,8 @@ class Sources:
         if self.weight_M is None:
             return slot_C
         within_C = uniform(seed, "hand", ids=client_C // self.logged)
-        return torch.searchsorted(self._edge_M, (slot_C + within_C) / self.logged).clamp(max=self.logged - 1)
-
-    @cached_property
-    def _edge_M(self) -> Tensor:
-        assert self.weight_M is not None
-        return torch.from_numpy(self.weight_M / self.weight_M.sum()).cumsum(0)
+        edge_M = torch.from_numpy(self.weight_M / self.weight_M.sum()).cumsum(0)
+        return torch.searchsorted(edge_M, (slot_C + within_C) / self.logged).clamp(max=self.logged - 1)
 
 
 @dataclass(frozen=True)
@@ -147,11 +141,7 @@ class Blocks:
 
 
 def block_length(log: ParticipationLog) -> int:
-    """A length for blocks: several stays and absences of a client, whole days or weeks, at most half the log.
-
-    A block cuts the stays at its ends, so it must be long compared with them; and several must fit into the log, or the
-    same rounds are drawn again and again.
-    """
+    """A length for blocks: several stays and absences of a client, whole days or weeks, at most half the log."""
     up_R, down_R = runs(presence(log))
     cycle = (up_R.mean() if len(up_R) else 1.0) + (down_R.mean() if len(down_R) else 1.0)
     wanted = max(CYCLES * cycle, log.rounds ** (1 / 3))

@@ -1,8 +1,7 @@
 """Clients by name or by number, and which clients of a log are which clients of a data set.
 
 Data with names is matched by name. Clients without names are numbered from 0, and a log means these numbers if it has
-no others, or has all of them. Any other log (with names, or with numbers such as 1 to 40 for clients 0 to 39) is about
-other clients: it cannot be replayed, and in other modes its clients are assigned to those of the data at random.
+no others, or has all of them. Any other log is about other clients.
 
 Shape letters: M clients of the log, K clients in both, C clients of the cohort.
 """
@@ -127,7 +126,15 @@ def match_clients(log: ParticipationLog, names: tuple[str, ...] | None, clients:
     client_K = client_M[client_M >= 0]
     if names is None and len(client_K) < len(client_M) and len(np.unique(client_K)) != clients:
         if replay:
-            raise _unknown_client(log, int((client_M < 0).argmax()), clients)
+            place = int((client_M < 0).argmax())
+            where = "" if log.line_M is None else f", line {log.line_M[place]}"
+            hint = "the clients of this data have no names, so give their numbers, from 0"
+            if log.names[place].isdecimal():
+                hint = f"the data has clients 0..{(clients or 0) - 1}"
+            raise UserError(
+                f"{log.path}{where}: unknown client {log.names[place]!r}; {hint}, or use reading.owners of "
+                "participation 'fleet-log', a CSV file of client,owner"
+            )
         client_M[:] = -1  # numbers of something else
     elif len(np.unique(client_K)) < len(client_K):
         raise UserError(f"{log.path}: a client is written in two ways (such as 7 and 07); use one")
@@ -147,14 +154,3 @@ def match_clients(log: ParticipationLog, names: tuple[str, ...] | None, clients:
     line = "" if log.line_M is None else f" (line {log.line_M[first]})"
     hint = known.hint(log.names[first])
     return Match(client_M, clients, f"{log.names[first]!r}{line}", hint, dealt=not replay)
-
-
-def _unknown_client(log: ParticipationLog, place: int, clients: int | None) -> UserError:
-    label, where = log.names[place], "" if log.line_M is None else f", line {log.line_M[place]}"
-    hint = "the clients of this data have no names, so give their numbers, from 0"
-    if label.isdecimal():
-        hint = f"the data has clients 0..{(clients or 0) - 1}"
-    return UserError(
-        f"{log.path}{where}: unknown client {label!r}; {hint}, or use reading.owners of participation 'fleet-log', a "
-        "CSV file of client,owner"
-    )

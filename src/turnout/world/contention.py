@@ -1,8 +1,7 @@
 """The two processes of a measured trace: a training job with a deadline, and a competitor for its CPU.
 
-It is run as a script (`python contention.py train ...`). It uses only the standard library, so that it starts in
-milliseconds and has no threads, and it changes the CPU affinity of its own process only. Both processes end when the
-process that started them has ended.
+Run as a script (`python contention.py train ...`); it uses only the standard library, so that it starts in milliseconds
+and has no threads. Both processes end when the process that started them has ended.
 """
 
 from __future__ import annotations
@@ -55,10 +54,7 @@ def step(weights: list[float], x: list[float], label: int, lr: float = 0.01) -> 
 
 
 def compete(parent: int, core: int, seed: int, load: float, period: float) -> None:
-    """Until the parent ends: use load x period of CPU time, then sleep for the rest of the period.
-
-    The period varies randomly by up to half, so that rounds differ.
-    """
+    """Until the parent ends: use load x period of CPU time, then sleep for the rest of the period."""
     pin(core)
     chance = random.Random(seed)
     while os.getppid() == parent:

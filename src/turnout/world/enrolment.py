@@ -1,7 +1,4 @@
-"""What is known of the clients before the first round, and how a part gets it.
-
-Most parts need nothing of it. One that does (a log with clients by name, a participation by sample count) has a method
-`tied_to_clients`; it is called once, before the first round.
+"""What is known of the clients before the first round; a part that needs it has a method `tied_to_clients`.
 
 Shape letters: C clients asked for, N all clients.
 """

@@ -1,7 +1,6 @@
 """A log of participation: which client was asked in which round, and which share of the work it finished.
 
-Every run writes one as `turnout.csv` (columns round, client, work). Readers of other formats (turnout.fleet) make the
-same record. It keeps rows, not a table of rounds x clients, so 10,000 clients in 10,000 rounds fit in memory.
+Every run writes one as `turnout.csv`. It keeps rows, not a table of rounds x clients.
 
 Shape letters: N rows, M clients of the log, T rounds.
 """

@@ -89,15 +89,15 @@ def runs(work_TC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return length_R[kind_R == 1], length_R[kind_R == 0]
 
 
-def sampled(log: ParticipationLog, clients: int = SAMPLED) -> np.ndarray:
-    """At most so many clients of a log, evenly taken from all."""
-    return np.unique(np.linspace(0, log.clients - 1, min(clients, log.clients)).astype(np.int64))
+def sampled(log: ParticipationLog) -> np.ndarray:
+    """At most SAMPLED clients of a log, evenly taken from all."""
+    return np.unique(np.linspace(0, log.clients - 1, min(SAMPLED, log.clients)).astype(np.int64))
 
 
-def presence(log: ParticipationLog, clients: int = SAMPLED, rounds: int = ROUNDS) -> np.ndarray:
+def presence(log: ParticipationLog) -> np.ndarray:
     """The work of `sampled` clients of a log in its first rounds [T, C]; NaN is not asked."""
-    chosen_C = sampled(log, clients)
-    count = min(rounds, log.rounds)
+    chosen_C = sampled(log)
+    count = min(ROUNDS, log.rounds)
     work_TC = np.full((count, len(chosen_C)), np.nan)
     if log.missing == "absent":
         t_T = np.arange(count)[:, None]
@@ -116,6 +116,5 @@ def drawn(draw: Draw, clients: int, rounds: int) -> np.ndarray:
 
 
 def mean_of(several: Sequence[Statistics]) -> Statistics:
-    """The mean of the statistics of several draws."""
     means = {f.name: float(np.mean([getattr(one, f.name) for one in several])) for f in fields(Statistics)[:-1]}
     return Statistics(**means, by_hour=tuple(np.mean([one.by_hour for one in several], axis=0).tolist()))

@@ -1,10 +1,6 @@
-"""The set of enrolled clients, stored as the size of the population and the differences from it.
+"""The set of enrolled clients, stored as the size of the population and short lists of the differences from it.
 
-A population of a million is one number. Clients that left, and clients that joined from outside, are short sorted
-lists, so the cost of "the i-th member" and "is c a member" does not grow with the population.
-
-Shape letters: I any list of ids or positions, L ids of the population that are not members, J members from
-outside it.
+Shape letters: I any list of ids or positions, L ids of the population that are not members, J members from outside it.
 """
 
 from __future__ import annotations
@@ -63,7 +59,6 @@ class Members:
             )
 
     def to_state(self) -> State:
-        """The members for a checkpoint."""
         return {"population": self.population, "removed": self.removed_L, "added": self.added_J}
 
     @classmethod
@@ -114,7 +109,6 @@ class Members:
         return self.at(torch.arange(len(self)))
 
     def join(self, client: int) -> Members:
-        """The members after this client has joined."""
         if client < 0:
             raise UserError(f"client {client} cannot join: ids start at 0")
         if client in self:
@@ -122,7 +116,6 @@ class Members:
         return self.plus(torch.tensor([client]))
 
     def leave(self, client: int) -> Members:
-        """The members after this client has left."""
         if client not in self:
             raise UserError(f"client {client} cannot leave: it is not a member (the population has {self.population})")
         return self.minus(torch.tensor([client]))

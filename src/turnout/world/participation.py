@@ -1,11 +1,8 @@
 """Kinds of participation: which clients show up, and how much of the work they finish.
 
-Each kind gives, for the clients asked in round t, the fraction of the work that each finishes; 0 is absent. The draws
-are addressed: a client's fraction does not depend on the other clients asked or on the order of rounds. (The exception
-is Stratified, which is about the cohort as a whole.)
-
-`when_up` composes: Dropout(0.3, when_up=Traces(first=5)) is absent three times in ten and finishes part of the work
-otherwise. A kind that needs to know the clients has `tied_to_clients` (enrolment.py).
+Draws are addressed: a client's fraction does not depend on the other clients asked or on the order of rounds (except in
+Stratified, which is about the cohort as a whole). `when_up` composes: Dropout(0.3, when_up=Traces(first=5)) is absent
+three times in ten and finishes part of the work otherwise.
 
 Shape letters: C clients of the cohort, G groups among them, U clients still undecided, B rounds of a block.
 """

@@ -1,10 +1,8 @@
 """Measures a participation trace on this machine, as paper 000 did (§5.1).
 
-A training process is asked for E epochs a round; its work is the share finished before a fixed deadline, while a
-competitor puts a given load on the same core. Alone, the competitor would work for `load` of the time and sleep for the
-rest. When both processes want the core, each gets half of it, so the competitor's bursts take twice as long and the
-training gets about 1 / (1 + load) of the core: 77, 67, 59 and 53 % for loads of 30, 50, 70 and 90 %. The paper's
-Raspberry Pis had 75, 67, 57 and 56 %.
+A training process is asked for E epochs a round; its work is the share finished before a deadline, while a competitor
+puts a load on the same core. Training then gets about 1 / (1 + load) of the core: 77, 67, 59 and 53 % for loads of 30,
+50, 70 and 90 %. The paper's Raspberry Pis had 75, 67, 57 and 56 %.
 """
 
 from __future__ import annotations
@@ -78,10 +76,7 @@ def _train(job: TrainingJob, rounds: int, seed: int) -> Iterator[tuple[float, fl
 
 
 def calibrate(epochs: int, epoch_seconds: float = 0.02, slack: float = 1.1, seed: int = 0) -> TrainingJob:
-    """A job whose epochs take about `epoch_seconds` without load, with a deadline that leaves some slack.
-
-    The deadline is `slack` x the median time of nine full rounds without load.
-    """
+    """A job whose epochs take about `epoch_seconds` without load, with a deadline that leaves some slack."""
     probe = TrainingJob(epochs=1, samples=100, deadline_seconds=float("inf"))
     probe_seconds = statistics.median(seconds for _, seconds in _train(probe, 5, seed))
     samples = max(1, round(epoch_seconds / probe_seconds * probe.samples))

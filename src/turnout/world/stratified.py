@@ -28,8 +28,6 @@ def keep_in_groups(client_C: Tensor, group_C: Tensor, present: int, t: int, seed
 def divide(size_G: Tensor, places: int, t: int, seed: int) -> Tensor:
     """How many of each group are present: 1 <= count <= size with sum `places`, every such list equally likely.
 
-    With fewer places than groups, that many groups keep one client.
-
     >>> divide(torch.tensor([4, 4, 4, 4, 4]), places=5, t=0, seed=0)
     tensor([1, 1, 1, 1, 1])
     >>> int(divide(torch.tensor([4, 4, 4, 4, 4]), places=14, t=0, seed=0).sum())

@@ -1,9 +1,8 @@
 """The eight participation traces of paper 000 (Table 2), as distributions with their published moments.
 
-The recorded traces are not public. If E units of work are asked for, a trace is replaced by the distribution on
-{1..E}/E with the largest entropy among those with the published mean and standard deviation, p(x) ~ exp(a x + b x^2).
-The last three traces have inactive rounds too: 0 gets a probability of its own, and the rest is solved so that the
-overall moments are the published ones.
+The recorded traces are not public. If E units of work are asked for, a trace is the distribution on {1..E}/E with the
+largest entropy among those with the published mean and deviation, p(x) ~ exp(a x + b x^2). In the last three, which
+have inactive rounds, 0 has a probability of its own.
 
 Shape letters: C clients of the cohort, G grid points, K traces.
 """

@@ -54,11 +54,9 @@ class TurnoutLog:
 
     @cached_property
     def log(self) -> ParticipationLog:
-        """The log, read once."""
         return read_turnout(self.path)
 
     def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Self:
-        """This log for these clients and this many rounds, checked."""
         tied = replace(self, names=enrolment.names)
         tied.__dict__["log"] = self.log  # so that it is not read again
         tied.__dict__["match"] = match_clients(self.log, enrolment.names, enrolment.clients, self.mode == "replay")
@@ -73,7 +71,6 @@ class TurnoutLog:
 
     @cached_property
     def sources(self) -> Sources:
-        """The client of the log that each client behaves like."""
         return Sources(self.log.clients)
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:

@@ -1,11 +1,8 @@
 """Triton kernels for convolutions with few output channels in full float32, each client with its own weights.
 
-A matrix product pads so few channels to 16 and copies every gathered entry through shared memory, and in float32 there
-are no tensor cores that would make up for it. Here each thread has some positions and all outputs of them: for one
-entry of the kernel after another it reads the picture once and the weights of all outputs at once, and nothing is
-shared. In the gradient of the weights it has some positions and sums over them, for a row of the kernel at a time.
-convolution.py decides by `few` and `pays`, calls the functions at the end, and shares the first three kernels. The tile
-of a product changes none of its sums.
+A matrix product would pad so few channels to 16. Here each thread has some positions and all outputs of them; in the
+gradient of the weights it sums over its positions, for a row of the kernel at a time. convolution.py decides by `few`
+and `pays`, and shares the first three kernels. The tile of a product changes none of its sums.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, T entries of the kernel, N positions of all images.
 """

@@ -1,9 +1,7 @@
 """A local step captured as one CUDA graph, so that hundreds of small kernels are launched at once.
 
-A graph only works for the shapes and memory addresses it was captured with. So a step is captured once it has run a few
-times with the same ones, its inputs are copied into the graph's own tensors, and everything else it reads and writes
-(weights, statistics, optimizer state, terms' state) lies in tensors that are held between rounds. A step that cannot be
-captured, because it waits for the GPU, runs eagerly.
+A graph only works for the shapes and addresses it was captured with. So a step is captured once it has run a few times
+with the same ones, and everything it reads and writes lies in tensors that are held between rounds.
 
 Shape letters: c clients of a chunk, P parameters.
 """
@@ -74,7 +72,6 @@ class GraphCache:
         self._kept[name] = value
 
     def forget(self) -> None:
-        """Free everything that is held or was captured."""
         for kept in (self._seen, self._graphs, self._held, self._kept):
             kept.clear()
 

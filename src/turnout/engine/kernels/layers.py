@@ -37,7 +37,13 @@ class GatheredConvolution(Convolution):
     def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
         W = weights[self.weight]
         if pixels.pays(W):
-            return self._backward_by_pixel(pixels.by_pixel(d), saved, W, sink, first)
+            d, squared = pixels.by_pixel(d), isinstance(sink, SquaredGradientSink)
+            dx = d if first else pixels.input_gradient(d, W, self.padding, (saved.shape[3], saved.shape[4]))
+            g, g_bias = pixels.weight_gradient(saved, d, self.kernel, self.padding, squared)
+            sink.total(self.weight, g)
+            if self.bias is not None:
+                sink.total(self.bias, g_bias)
+            return dx
         order, size = _order(W), tuple(saved.shape[3:])
         d = pixels.by_pixel(d) if order == convolution.PIXELS else d
         d = d.contiguous() if order == convolution.CHANNELS else d
@@ -54,14 +60,6 @@ class GatheredConvolution(Convolution):
         sink.total(self.weight, g_coK[..., : W[0, 0].numel()].view(W.shape))
         if self.bias is not None:
             sink.total(self.bias, g_coK[..., -1] if together else d.sum((2, 3, 4)))
-        return dx
-
-    def _backward_by_pixel(self, d: Tensor, x: Tensor, W: Tensor, sink: GradientSink, first: bool) -> Tensor:
-        dx = d if first else pixels.input_gradient(d, W, self.padding, (x.shape[3], x.shape[4]))
-        g, g_bias = pixels.weight_gradient(x, d, self.kernel, self.padding, isinstance(sink, SquaredGradientSink))
-        for name, own in ((self.weight, g), (self.bias, g_bias)):
-            if name is not None:
-                sink.total(name, own)
         return dx
 
 
@@ -85,7 +83,9 @@ class StreamedDense(DenseLayer):
             if self.bias is not None:
                 sink.summed(self.bias, d)
             return lower
-        spring = sink.spring_of(self.weight) if isinstance(sink, SpringSink) else None
+        spring = None
+        if isinstance(sink, SpringSink) and self.weight in sink.kept:
+            spring = sink.kept[self.weight], sink.shift[self.weight], sink.own.get(self.weight)
         dx = dense.backward(d, saved, W, target, sink.keep, sink.scale, not first, spring)
         if self.bias is not None:
             sink.total(self.bias, d.sum(1))

@@ -1,8 +1,6 @@
 """Local steps in C, for small models on a CPU: each client does all of its steps while its weights are in the cache.
 
-`c/local_steps.c` does SGD and Adam on stacks of dense layers, convolutions, BatchNorms, ReLUs, max-pools and dropout
-under a cross-entropy. Other models, and machines without a compiler, use engine/backprop.py. A client's result does not
-depend on which other clients are trained, to the bit.
+A client's result does not depend on which other clients are trained, to the bit.
 """
 
 from __future__ import annotations
@@ -171,7 +169,6 @@ class StepRule:
 
 
 def in_c(optimizer: Optimizer) -> bool:
-    """Whether the steps of this optimizer are written in C."""
     return type(optimizer) in (SGD, Adam)
 
 

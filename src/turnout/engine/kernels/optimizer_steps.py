@@ -159,7 +159,13 @@ def optimizer_step(
     if type(optimizer) is SGD and optimizer.momentum and takes(x_cP, grad_cP, *slots.values()):
         momentum_step(optimizer, x_cP, grad_cP, slots["momentum"], lr)
     elif type(optimizer) is Adam and takes(x_cP, grad_cP, *slots.values()):
-        _adam_step(optimizer, x_cP, grad_cP, slots, count_c, lr)
+        scale_c, small_c = (value.to(x_cP) for value in optimizer.factors(count_c, lr))
+        m_cP, v_cP, (c, P) = slots["first"], slots["second"], x_cP.shape
+        strides = (value.stride(0) for value in (x_cP, grad_cP, m_cP, v_cP))
+        _adam[pieces(P, BLOCK), c](
+            x_cP, grad_cP, m_cP, v_cP, scale_c, small_c, P, *strides, 1 - optimizer.beta1, optimizer.beta2,
+            1 - optimizer.beta2, BLOCK, num_warps=WARPS,
+        )  # fmt: skip
     else:
         optimizer.step(x_cP, grad_cP, slots, count_c, lr)
 
@@ -170,16 +176,6 @@ def momentum_step(optimizer: SGD, x_cP: Tensor, grad_cP: Tensor, m_cP: Tensor, l
     _momentum[pieces(P, BLOCK), c](
         x_cP, grad_cP, m_cP, _rate(lr, x_cP), P, *strides, optimizer.momentum, optimizer.weight_decay, BLOCK,
         num_warps=WARPS,
-    )  # fmt: skip
-
-
-def _adam_step(optimizer: Adam, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: Any) -> None:
-    scale_c, small_c = (value.to(x_cP) for value in optimizer.factors(count_c, lr))
-    m_cP, v_cP, (c, P) = slots["first"], slots["second"], x_cP.shape
-    strides = (value.stride(0) for value in (x_cP, grad_cP, m_cP, v_cP))
-    _adam[pieces(P, BLOCK), c](
-        x_cP, grad_cP, m_cP, v_cP, scale_c, small_c, P, *strides, 1 - optimizer.beta1, optimizer.beta2,
-        1 - optimizer.beta2, BLOCK, num_warps=WARPS,
     )  # fmt: skip
 
 

@@ -112,7 +112,6 @@ def fits(channels: int) -> bool:
 
 
 def pays(W: Tensor) -> bool:
-    """Whether these kernels are used for a layer."""
     return fits(W.shape[1]) and fits(W.shape[2])
 
 
@@ -140,11 +139,11 @@ def _convolve(x: Tensor, W: Tensor, bias: Tensor | None, padding: Pair, size: Pa
     (c, i, B, h, w), o, kernel = x.shape, W.shape[1], W.shape[2:4]
     y = blank(x, c, B, *size, o)
     N, block = B * size[0] * size[1], power_of_two(o, 16, 128)
-    bs_c = 0 if bias is None else bias.stride(0)
+    bs_c = 0 if bias is None else bias.stride(0)  # below, i & -i is the largest power of two that divides i
     _product[pieces(N, t.positions), pieces(o, block), c](
         x, W, W if bias is None else bias, y, N, x.stride(0), W.stride(0), bs_c, y.stride(0),
         i, h, w, o, *size, *kernel, *padding, max(padding) > 0, turned, bias is not None, precision(),
-        t.positions, block, _whole_part(i, t.channels), num_warps=t.warps, num_stages=t.stages,
+        t.positions, block, min(i & -i, t.channels), num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
     return y.permute(0, 4, 1, 2, 3)
 
@@ -170,12 +169,3 @@ def weight_gradient(x: Tensor, d: Tensor, kernel: Pair, padding: Pair, squared: 
     )  # fmt: skip
     total = (g.square_() if squared else g).sum(0) if parts > 1 or squared else g[0]
     return total[..., :K].unflatten(2, (*kernel, i)).permute(0, 1, 4, 2, 3), total[..., K]
-
-
-def _whole_part(count: int, most: int) -> int:
-    """The largest power of two that divides `count`, at most `most`.
-
-    >>> _whole_part(48, 32), _whole_part(64, 32)
-    (16, 32)
-    """
-    return min(count & -count, most)

@@ -1,13 +1,8 @@
-"""Helpers of the Triton kernels of recurrent layers: lstm.py and gru.py go through all positions of a client in one
-kernel, with TF32's rounding.
+"""Helpers of lstm.py and gru.py, whose Triton kernels do all positions of a client, with TF32's rounding.
 
-A client's recurrent weights are read again at every position, and with many clients they do not stay in the cache:
-the time is that of reading them. So they are read as float16, half as many bytes. A product in TF32 rounds both factors
-to ten bits behind the point, which is what float16 keeps too, between 2^-14 and 2^16. Each row is scaled by a power of
-two such that its largest entry is between 2^13 and 2^14, and so is what it is multiplied with (an LSTM's state, which
-is never above 1, by 2^14): entries down to 2^-27 of the largest are rounded as in TF32, smaller ones to 2^-38 of it.
-Infinities and NaN stay what they are. Sums are in float32. engine/recurrent.py decides by `fits`, computes the first
-position and has the plain form.
+The time is that of reading a client's recurrent weights at every position, so they are read as float16, which keeps as
+many bits as TF32. Each row is scaled by a power of two such that its largest entry is between 2^13 and 2^14, and so is
+what it is multiplied with: entries down to 2^-27 of the largest are rounded as in TF32, smaller ones to 2^-38 of it.
 
 Shape letters: c clients, T positions, B batch, H hidden size, G gates (4 H or 3 H), A = H or more: a power of two.
 """

@@ -1,9 +1,4 @@
-"""Devices: how fast each client computes, how fast its links are, and when it is on.
-
-device_draw.py  the promise of `Devices`, what a draw of them is, noise, slow-downs, charging hours: read this first
-tiers.py        devices that are all alike, spread by a law, or of several tiers from published figures
-device_file.py  devices from a CSV file, and such a file from the observed times of a run
-timeline.py     bytes, steps and rates as seconds: pure arithmetic
+"""Devices: how fast each client computes, how fast its links are, and when it is on. Read device_draw.py first.
 
 A draw is addressed by client and round, so every algorithm meets the same devices under the same conditions, and a
 million clients cost nothing but the cohort's own draws. How a round is timed by them is in runtimes/timing.py.

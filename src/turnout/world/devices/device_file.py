@@ -3,9 +3,7 @@
     client,tier,samples_per_second,down_mbps,up_mbps,latency
     ada,phone,310.5,36,11,0.04
 
-`samples_per_second` is of the model at hand; a file may have `gflops` instead, which serves any model. `tier` may be
-missing. `turnout fleet RUN --devices out.csv` writes such a file from the observed times of a deployment, `turnout
-trace device` one of this machine.
+`samples_per_second` is of the model at hand; a file may have `gflops` instead. `tier` may be missing.
 
 Shape letters: C clients of the cohort, N rows of the file.
 """
@@ -68,13 +66,8 @@ class DeviceTable:
     rows: tuple[DeviceRow, ...]
     unit: str = "samples_per_second"
 
-    @property
-    def tiers(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(row.tier for row in self.rows))
-
 
 def write_devices(path: str | Path, rows: Iterable[DeviceRow], unit: str = "samples_per_second") -> None:
-    """Write a file of devices."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["client", "tier", unit, *LINKS])
@@ -136,12 +129,11 @@ class DeviceFile(DeviceConditions):
 
     @cached_property
     def table(self) -> DeviceTable:
-        """The rows, read once."""
         return read_devices(self.path)
 
     @property
     def tiers(self) -> tuple[str, ...]:
-        return self.table.tiers
+        return tuple(dict.fromkeys(row.tier for row in self.table.rows))
 
     @cached_property
     def _columns(self) -> tuple[Tensor, Tensor]:
@@ -156,7 +148,6 @@ class DeviceFile(DeviceConditions):
         return {n: i for i, row in enumerate(self.table.rows) if (n := names.number(row.client)) is not None}
 
     def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> DeviceFile:
-        """This file for these clients, checked."""
         tied = replace(self, names=enrolment.names)
         tied.__dict__["table"] = self.table
         if self.mode == "match":
@@ -227,9 +218,8 @@ class ObservedDevices:
 def devices_of(observations: Iterable[Observation]) -> ObservedDevices:
     """One device a client, in the order in which clients appear.
 
-    A server sees how long a reply took in all, and gets the client's own training time; the rest is the link. Bytes
-    over that rest are one rate for both ways, without a latency, unless download and upload were timed apart. Every
-    number is the median over a client's rounds, so that one stall does not count.
+    Bytes over the time that was not training are one rate for both ways, without a latency, unless download and upload
+    were timed apart. Every number is the median over a client's rounds.
 
     >>> seen = [Observation("ada", samples=100, bytes_down=250_000, bytes_up=250_000, train_seconds=2, link_seconds=4)]
     >>> row = devices_of(seen).rows[0]

@@ -1,10 +1,7 @@
 """Devices that are all alike, that differ by a law, or of several tiers from published figures.
 
-The figures are named with their source, and are no promises: measure your own. Published of devices are peaks or
-benchmarks of dense algebra; training a small network in a Python framework reaches a few percent of that. Paper 004
-trained on Raspberry Pis: its Table 2 has 26 s of client work for MNIST and 93 s for CIFAR-10, which is 0.3 to 2.5
-GFLOP/s depending on the sample counts assumed, beside a peak of 38. We take `EFFICIENCY` = 3 % of the peak for every
-tier. Only ratios between tiers, and of computing to links, decide which clients are late.
+Published are peaks; training a small network in Python reaches a few percent of them (paper 004, Table 2, on Raspberry
+Pis: 0.3 to 2.5 GFLOP/s beside a peak of 38), so `EFFICIENCY` is 3 % for every tier. Measure your own.
 
 Shape letters: C clients, N all clients, S tiers.
 """
@@ -12,6 +9,7 @@ Shape letters: C clients, N all clients, S tiers.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,6 +40,7 @@ class Alike(DeviceConditions):
     down_mbps: float = 36.0
     up_mbps: float = 11.2
     latency: float = 0.04
+    tiers: ClassVar[tuple[str, ...]] = ("device",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,10 +48,6 @@ class Alike(DeviceConditions):
             value = getattr(self, name)
             if value is not None and (not (value > 0 or (name == "latency" and value == 0)) or value == float("inf")):
                 raise UserError(f"world.devices.{name} is {value}: give a number above 0")
-
-    @property
-    def tiers(self) -> tuple[str, ...]:
-        return ("device",)
 
     def usual(self, client_C: Tensor) -> DeviceDraw:
         """These devices as the settings have them."""
@@ -89,6 +84,7 @@ class SpreadDevices(Alike):
     compute_spread: float = 0.5
     down_spread: float = 0.5
     up_spread: float = 0.5
+    tiers: ClassVar[tuple[str, ...]] = ("fast", "middle", "slow")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,10 +93,6 @@ class SpreadDevices(Alike):
         for name in ("compute_spread", "down_spread", "up_spread"):
             if not getattr(self, name) >= 0:
                 raise UserError(f"world.devices.{name} is a spread, 0 or more, not {getattr(self, name)}")
-
-    @property
-    def tiers(self) -> tuple[str, ...]:
-        return ("fast", "middle", "slow")
 
     def slowness(self, name: str, client_C: Tensor, seed: int) -> Tensor:
         """How many times slower than given each is.

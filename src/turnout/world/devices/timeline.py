@@ -1,6 +1,4 @@
-"""Bytes, steps and rates as seconds: arithmetic on what is known before training.
-
-A round of one client is a download, some mini-batches and an upload, one after the other:
+"""Bytes, steps and rates as seconds, of a client's download, mini-batches and upload, one after the other.
 
     download  latency + bytes down / down rate
     train     samples of the steps taken / samples a second
@@ -87,7 +85,6 @@ class Pace:
         )
 
     def train_C(self, steps_C: Tensor) -> Tensor:
-        """The seconds of so many steps."""
         return self.passes.samples_of(steps_C) / self.rate_C
 
     def steps_by(self, limit_C: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """All entries of `World.events` as one calendar, checked before the first round.
 
 A client whose first event is a Join is not a member before it. A client's events are listed in the order in which they
-happen: `Leave(3, 20), Join(3, 40)` is a client that is a member from the start, leaves and comes back, while
-`Join(3, 40), Leave(3, 20)` leaves before it has joined, which is an error.
+happen: `Leave(3, 20), Join(3, 40)` leaves and comes back, `Join(3, 40), Leave(3, 20)` is an error.
 
 Shape letters: L clients that are not members at first.
 """
@@ -36,7 +35,6 @@ class Calendar:
 
 
 def calendar_of(entries: Iterable[Events], setting: EventSetting) -> Calendar:
-    """All entries as one checked calendar."""
     listed = sorted(entries, key=lambda entry: entry.drawn)  # a stable sort: random entries last
     events: list[Event] = []
     outside: set[int] = set()

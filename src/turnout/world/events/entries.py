@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 
@@ -59,10 +59,7 @@ class Event:
 
     client: int | str
     round: int
-
-    @property
-    def drawn(self) -> bool:
-        return False
+    drawn: ClassVar[bool] = False
 
     @property
     def kind(self) -> str:
@@ -126,10 +123,7 @@ class EventLog:
     """
 
     path: str
-
-    @property
-    def drawn(self) -> bool:
-        return False
+    drawn: ClassVar[bool] = False
 
     def events(self, setting: EventSetting) -> PlannedEvents:
         table = open_table(Path(self.path), separator=",")
@@ -171,6 +165,7 @@ class RandomEvents:
     returns: float = 0.0
     waiting: int = 0
     first: int = 1
+    drawn: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not all(math.isfinite(rate) for rate in (self.joins, self.leaves, self.returns)):
@@ -181,10 +176,6 @@ class RandomEvents:
             raise UserError("RandomEvents: rates, waiting and first must not be negative")
         if self.joins and not self.waiting:
             raise UserError("RandomEvents: joins need clients that can join: set waiting to how many are outside")
-
-    @property
-    def drawn(self) -> bool:
-        return True
 
     def events(self, setting: EventSetting) -> PlannedEvents:
         free = setting.clients - len(setting.named)
@@ -211,10 +202,7 @@ class RandomEvents:
 
 @dataclass
 class _Population:
-    """The clients while events are drawn: how many there are, and short lists of those that are not members.
-
-    moved: clients that are not members now, or that other entries name; away: clients that have left.
-    """
+    """The clients while events are drawn: how many there are, and short lists of those that are not members."""
 
     clients: int
     waiting: list[int]
@@ -223,21 +211,17 @@ class _Population:
 
     def move(self, t: int, g: torch.Generator, joins: int, leaves: int, returns: int) -> list[Event]:
         """The events of a round with this many joins, leaves and returns, as far as there are clients for them."""
-        leaving = [client for client in (self._member(g) for _ in range(leaves)) if client is not None]
+        leaving: list[int] = []
+        while len(leaving) < leaves and self.clients - len(self.moved) > 1:  # the last member never leaves
+            while (client := _below(self.clients, g)) in self.moved:
+                pass
+            self.moved.add(client)
+            leaving.append(client)
         returning = [self.away.pop(_below(len(self.away), g)) for _ in range(min(returns, len(self.away)))]
         joining = [self.waiting.pop() for _ in range(min(joins, len(self.waiting)))]
         self.moved -= {*joining, *returning}
         self.away += leaving
         return [*(Leave(c, t) for c in leaving), *(Join(c, t) for c in (*joining, *returning))]
-
-    def _member(self, g: torch.Generator) -> int | None:
-        """A random member that no other entry names; None if only one is left."""
-        if self.clients - len(self.moved) <= 1:
-            return None
-        while (client := _below(self.clients, g)) in self.moved:
-            pass
-        self.moved.add(client)
-        return client
 
 
 def _below(n: int, g: torch.Generator) -> int:
