@@ -148,21 +148,13 @@ class ChunkRows:
                     sent[name] = value
                 else:
                     sent.setdefault(name, value.new_zeros(clients, *value.shape[1:]))[self.rows] = value
-<<<<<<< ours
-            for name, value in _apart(mine, before).items():
-                kept = self.term_states[term.name][name]
-||||||| base
-            for name, value in _apart(mine, before).items():
-                kept = self.mine[term.name][name]
-=======
             old = {name: storage(value) for name, value in before.items()}
             moved = {
                 n for n, v in mine.items() if any(n != name and storage(v) == place for name, place in old.items())
             }
             copied = {n: v.clone() if n in moved else v for n, v in mine.items()}  # `moved` are rows about to change
             for name, value in copied.items():
-                kept = self.mine[term.name][name]
->>>>>>> theirs
+                kept = self.term_states[term.name][name]
                 alike = value.shape == kept.shape and value.dtype == kept.dtype
                 if alike and len(value) == clients and self._is_new(value):
                     self.term_states[term.name][name] = result.term_states[term.name][name] = value

@@ -1,14 +1,6 @@
 """Clients that attack: forged updates and false claims, as parts of a simulated world.
 
-<<<<<<< ours
-`Attack` is what an attack may change, `Attackers` the hostile clients of a world; the attacks follow. Attacks on the
-data (labels flipped, a backdoor) wrap the data: turnout/data/wrappers.py. Both draw the same clients from one seed.
-||||||| base
-`Attack` is what an attack may change, `Attackers` the hostile clients of a world; the attacks follow. Attacks on the
-data (labels flipped, a backdoor) wrap the data: turnout/data/wrappers.py. Both draw the same clients from the same seed.
-=======
 Attacks on the data are in turnout/data/wrappers.py; both draw the same clients from the same seed.
->>>>>>> theirs
 
 Shape letters: C clients of the cohort, R clients that send an update, h the hostile of them, H all hostile clients, P
 shared parameters.
