@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import turnout as to
 from turnout.experiment import Algorithm, Evaluate, Experiment, World
 from turnout.parts.compression.ternary import SparseTernary
@@ -12,6 +15,7 @@ from turnout.parts.substitution.friends import Friends
 from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.control_variates import Scaffold
 from turnout.parts.weighting import ByShare, ByWork, FedAvg
+from turnout.running.runs import run
 from turnout.scores.settings import Distil, Scores, Uses
 from turnout.settings import InProcess
 from turnout.world.events import Join
@@ -71,3 +75,8 @@ def three_users(distil: bool = True) -> Experiment:
     scores = Scores(local=local, models=models, distil=Distil(batch_size=16) if distil else None)
     data = to.data.Arriving(to.data.Digits(), LABELS, 30, 80, mix=5.0, names=("ann", "bob", "eve"))
     return Experiment(World(data), cnn, scores, rounds=15, runtime=ALONE)
+
+
+def run_many(variants: dict[str, Experiment], seeds: list[int], out: Path, **options: Any) -> list[to.Run]:
+    """Run variants and seeds; the runs in the order made."""
+    return list(run(variants, out, seeds=seeds, **options))

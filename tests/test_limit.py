@@ -38,7 +38,7 @@ def test_stopping_is_being_asked_for_less(engine, terms, momentum):
     limit = Limit(lambda: next(looks), lambda steps_c: 64 / steps_c.double())
     stopped, kept = runtime.clients.work(download, Assignment(client_R, torch.tensor([64]), None, limit))
     taken = int(stopped.report["steps"])
-    assert taken == (32 if track.about()["engine"] == "native" else 2)
+    assert taken == (32 if track.runtime.describe()["engine"] == "native" else 2)
     short = Assignment(client_R, torch.tensor([taken]), torch.tensor([64 / taken]))
     update = stopped.message.tensors["update"].clone()
     wanted, rows = runtime.clients.work(download, short)

@@ -16,7 +16,7 @@ from turnout.machine.lock import holder_of
 from turnout.running.display import Began, Ended, Failed, Message, Note
 from turnout.running.folder import LOCK_FILE
 from turnout.running.memory import GO_ON, LOOK_AGAIN, Need, Room
-from turnout.running.messages import Place, in_order
+from turnout.running.messages import RunPlace, in_order
 from turnout.running.records.same import same
 from turnout.running.side_by_side import side_by_side
 from turnout.running.state import is_held, state_of
@@ -233,8 +233,8 @@ def ended(messages: list[Message]) -> set[str]:
     return {message.name for message in messages if isinstance(message, Ended)}
 
 
-def places(folder: Path, names: str) -> dict[str, Place]:
-    return {name: Place(name, folder / name, threads=1, side_by_side=3) for name in names}
+def places(folder: Path, names: str) -> dict[str, RunPlace]:
+    return {name: RunPlace(name, folder / name, threads=1, side_by_side=3) for name in names}
 
 
 def killed(folder: Path) -> None:

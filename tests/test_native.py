@@ -294,14 +294,14 @@ def chosen(engine: str) -> to.runtime.InProcess:
 def test_without_a_compiler_the_same_run_goes_by_hand(fresh: Path, monkeypatch: pytest.MonkeyPatch):
     experiment = to.Experiment(to.World(blobs([9, 14, 5])), rounds=2, runtime=chosen("auto"))
     there = ready(experiment)
-    assert there.about()["engine"] == ("native" if native.train_function(torch.float32) else "by hand")
-    assert ready(experiment, **{"algorithm.terms": [to.terms.Scaffold()]}).about()["engine"] == "by hand"
+    assert there.runtime.describe()["engine"] == ("native" if native.train_function(torch.float32) else "by hand")
+    assert ready(experiment, **{"algorithm.terms": [to.terms.Scaffold()]}).runtime.describe()["engine"] == "by hand"
     with_c, _ = play(there, 2)
     function.cache_clear()
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CC", "no-such-compiler")
     without = ready(experiment)
-    assert without.about()["engine"] == "by hand"
+    assert without.runtime.describe()["engine"] == "by hand"
     by_torch, _ = play(without, 2)
     torch.testing.assert_close(with_c.shared_P, by_torch.shared_P, rtol=1e-4, atol=1e-6)
     with pytest.raises(UserError, match="needs a C compiler"):

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import turnout as to
+from example_experiments import run_many
 from turnout.cli import main
 from turnout.running.config.read import to_toml
-from turnout.running.notebook import Shown, as_html, as_text
+from turnout.running.notebook import NotebookOutput
 from turnout.running.records.export import client_columns, round_columns
 from turnout.running.records.records import Records
-from turnout.running.runs import run_many
 from turnout.view.report.page import runs_html, scoped_style
 
 
@@ -79,7 +79,7 @@ def test_a_run_shows_its_numbers_and_curves(run):
 
 def test_a_comparison_shows_a_row_for_each_variant(tmp_path):
     variants = {"one": small(rounds=2), "<two>": small(rounds=2, **{"algorithm.local.epochs": 1})}
-    run_many("both", variants, [0, 1], tmp_path / "runs", jobs=1, quiet=True)
+    run_many(variants, [0, 1], tmp_path / "runs", jobs=1, quiet=True)
     page = parsed(runs_html(tmp_path / "runs"))
     words = " ".join(page.itertext())
     assert "<two>" in words
@@ -114,14 +114,16 @@ def test_a_mistake_is_one_sentence_in_a_notebook():
 
 
 def test_progress_in_a_notebook_is_one_picture():
-    shown = Shown(lines=[("20 clients & more", "dim")], bars=[("A <1>", 3, 10, "accuracy 50 %")])
-    page = parsed(as_html(shown))
+    output = NotebookOutput()
+    output.lines, output.bars = [("20 clients & more", "dim")], [("A <1>", 3, 10, "accuracy 50 %")]
+    shown = output.content()
+    page = parsed(shown["text/html"])
     (bar,) = page.findall(".//progress")
     assert (bar.get("value"), bar.get("max")) == ("3", "10")
     words = " ".join(page.itertext())
     assert "A <1>" in words
     assert "20 clients & more" in words
-    assert as_text(shown).splitlines() == ["20 clients & more", "A <1>  3/10  accuracy 50 %"]
+    assert shown["text/plain"].splitlines() == ["20 clients & more", "A <1>  3/10  accuracy 50 %"]
 
 
 # -- a used folder
@@ -147,7 +149,7 @@ def test_what_is_in_the_folder_is_said(tmp_path):
     with pytest.raises(to.UserError, match=r"with 3 of 5 rounds.*resume=True"):
         to.run(small(rounds=5), folder, quiet=True)
     assert to.run(small(rounds=5), folder, quiet=True, resume=True).rounds() == 5
-    run_many("two", {"a": small(), "b": small(rounds=1)}, [0], tmp_path / "several", quiet=True, jobs=1)
+    run_many({"a": small(), "b": small(rounds=1)}, [0], tmp_path / "several", quiet=True, jobs=1)
     with pytest.raises(to.UserError, match="holds several runs"):
         to.run(small(), tmp_path / "several", quiet=True)
 

@@ -65,7 +65,7 @@ def test_the_same_seed_gives_the_same_losses(model: nn.Module) -> None:
         before = torch.get_rng_state()
         runtime = {"runtime.threads": threads, "runtime.chunk": chunk, "runtime.engine": engine}
         prepared = ready(noisy_world(model, **runtime))
-        assert prepared.about()["engine"] == "loop"
+        assert prepared.runtime.describe()["engine"] == "loop"
         server, records = play(prepared, 3)
         prepared.evaluate(server, 2)
         ends.append(server.shared_P)
@@ -139,7 +139,7 @@ def test_the_loop_is_used_with_a_sentence_and_layers_still_vectorise() -> None:
     layers = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.4), nn.Linear(8, 3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert ready(noisy_world(layers)).about()["engine"] == "vmap"
+        assert ready(noisy_world(layers)).runtime.describe()["engine"] == "vmap"
 
 
 def test_a_model_that_draws_in_evaluation_too_is_refused() -> None:

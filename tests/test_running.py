@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import turnout as to
+from example_experiments import run_many
 from turnout.machine.checksums import read_json, write_json
 from turnout.machine.memory import free_bytes, keep_freed_memory
 from turnout.machine.threads import cores
@@ -25,7 +26,6 @@ from turnout.running.memory import check_fits
 from turnout.running.plan import RunPlan, jobs_for, planned_runs
 from turnout.running.planned import explained, run_planned
 from turnout.running.records.finding import find_runs
-from turnout.running.runs import run_many
 from turnout.running.stop_rules import higher_is_better
 from turnout.tasks import Regression
 from turnout.view.report.results import results
@@ -216,7 +216,7 @@ def test_the_best_variant_is_the_one_with_the_lowest_value_of_a_metric_that_shou
 ) -> None:
     own = to.tasks.Task(loss=nll, metrics={"surprise": to.tasks.Metric(nll, higher_is_better=False)}, main="surprise")
     slow, fast = (small(task=own, **{"algorithm.local.optimizer.lr": lr}) for lr in (1e-6, 0.1))
-    runs = run_many("both", {"slow": slow, "fast": fast}, [0, 1, 2], tmp_path / "both", jobs=1)
+    runs = run_many({"slow": slow, "fast": fast}, [0, 1, 2], tmp_path / "both", jobs=1)
     assert runs[1].final("global_surprise") < runs[0].final("global_surprise")
     assert results(find_runs(tmp_path / "both")).leading == 1
     assert "fast seed 0: 3 rounds in" in (said := capsys.readouterr().err)
@@ -234,8 +234,8 @@ def test_variants_and_seeds_side_by_side_equal_one_after_another(tmp_path: Path)
     from turnout.running.records.same import same
 
     variants = {"A": small(**{"algorithm.weighting": to.weighting.CompleteOnly()}), "C": small()}
-    one = run_many("both", variants, [0, 1], tmp_path / "one", jobs=1, quiet=True)
-    two = run_many("both", variants, [0, 1], tmp_path / "two", jobs=2, quiet=True)
+    one = run_many(variants, [0, 1], tmp_path / "one", jobs=1, quiet=True)
+    two = run_many(variants, [0, 1], tmp_path / "two", jobs=2, quiet=True)
     assert [run.folder.relative_to(tmp_path / "one") for run in one] == [Path(p) for p in folders()]
     for ours, theirs in zip(one, two, strict=True):
         assert same(ours.folder / "records.sqlite", theirs.folder / "records.sqlite") == []
@@ -254,7 +254,7 @@ def test_one_failure_does_not_take_the_others(jobs: int, tmp_path: Path) -> None
     assert [failure.name for failure in failed] == ["bad seed 0"]
     assert all((tmp_path / "runs" / name / "seed-0" / "turnout.csv").exists() for name in ("good", "fine"))
     with pytest.raises(to.UserError, match="bad seed 0: "):
-        run_many("some", variants, [0], tmp_path / "runs", jobs=jobs, resume=True, quiet=True)
+        run_many(variants, [0], tmp_path / "runs", jobs=jobs, resume=True, quiet=True)
 
 
 def test_many_reasons_are_not_a_wall_of_words() -> None:
@@ -312,8 +312,8 @@ def test_folders_are_not_mixed_up(tmp_path: Path) -> None:
     with pytest.raises(to.UserError, match="holds this experiment"):
         to.run(small(), tmp_path / "one", quiet=True)
     with pytest.raises(to.UserError, match="holds a single run"):
-        run_many("two", {"a": small(), "b": small()}, [0], tmp_path / "one", resume=True)
-    run_many("two", {"a": small(), "b": small()}, [0], tmp_path / "two", quiet=True)
+        run_many({"a": small(), "b": small()}, [0], tmp_path / "one", resume=True)
+    run_many({"a": small(), "b": small()}, [0], tmp_path / "two", quiet=True)
     with pytest.raises(to.UserError, match="holds several runs"):
         run_planned(RunPlan("one", planned_runs({"a": small()}, [0]), tmp_path / "two"), resume=True)
     with pytest.raises(to.UserError, match="holds several runs"):
@@ -362,7 +362,7 @@ def test_progress_on_no_terminal_is_plain_lines(
 
 def test_quiet_is_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start = time.monotonic()
-    run_many("two", {"a": small(), "b": small()}, [0], tmp_path / "runs", jobs=1, quiet=True)
+    run_many({"a": small(), "b": small()}, [0], tmp_path / "runs", jobs=1, quiet=True)
     out, err = capsys.readouterr()
     assert (out, err) == ("", "")
     assert time.monotonic() - start < 60
@@ -397,16 +397,16 @@ def test_of_several_runs_those_that_ended_are_taken_as_they_are(
 ) -> None:
     """Without their checkpoints, and where another engine would train: nothing is trained again."""
     two = {"plain": small(), "engine of its own": small(runtime=to.runtime.InProcess(engine="loop"))}
-    folders = [run.folder for run in run_many("ended", two, [0], tmp_path / "runs", quiet=True, jobs=1)]
+    folders = [run.folder for run in run_many(two, [0], tmp_path / "runs", quiet=True, jobs=1)]
     for folder in folders:
         (folder / "checkpoint.safetensors").unlink()
         about = read_json(folder / "environment.json", "")
         write_json(folder / "environment.json", about | {"engine": "one of another machine"})
     before = {file: file.read_bytes() for folder in folders for file in folder.iterdir() if file.suffix == ".sqlite"}
-    again = run_many("ended", two, [0], tmp_path / "runs", resume=True, jobs=1)
+    again = run_many(two, [0], tmp_path / "runs", resume=True, jobs=1)
     assert before == {file: file.read_bytes() for file in before}
     assert "2 of 2 runs had ended" in capsys.readouterr().err
     assert all(len(run.curve("train_loss")[0]) == 3 for run in again)
     longer = {name: experiment.but(rounds=4) for name, experiment in two.items()}
     with pytest.raises(to.UserError, match="another machine"):
-        run_many("ended", longer, [0], tmp_path / "runs", resume=True, quiet=True, jobs=1)
+        run_many(longer, [0], tmp_path / "runs", resume=True, quiet=True, jobs=1)

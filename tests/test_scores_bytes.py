@@ -141,10 +141,10 @@ def test_processes_go_back_to_what_their_files_say(processes, tmp_path: Path):
     state, files = track.begin(), list[str]()
     for t in range(2):
         state, _ = track.round(state, t)
-        files = track.save_clients(tmp_path, str(t), files)
+        files = track.runtime.save(tmp_path, str(t), files)
     _, wanted = track.round(state, 2)
     track = prepare(elsewhere(world(start="carried"), processes))
-    track.load_clients("", tmp_path, files)
+    track.runtime.load("", tmp_path, files)
     _, found = track.round(track.unpack(track.pack(state)), 2)
     for name in wanted.clients:
         same(wanted.clients[name], found.clients[name])

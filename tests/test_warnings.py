@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import turnout as to
+from example_experiments import run_many
 from turnout.cli import main
 from turnout.recipes import cook
-from turnout.running.runs import run_many
 from turnout.view import HOOKS
 from worlds import Given
 
@@ -170,7 +170,7 @@ def test_recipes_are_not_warned_of_before_they_begin(name: str):
 
 def test_the_same_of_several_runs_is_said_once(tmp_path: Path, capsys: Capture):
     away = experiment(participation=Given(*[0.0] * CLIENTS))
-    run_many("two", {"a": away, "b": away, "c": experiment()}, [0, 1], tmp_path / "out", jobs=1, hooks=HOOKS)
+    run_many({"a": away, "b": away, "c": experiment()}, [0, 1], tmp_path / "out", jobs=1, hooks=HOOKS)
     err = capsys.readouterr().err
     assert err.count("work counts in the first") == 2  # at the start, and in the last lines
     assert "warning (a seed 0, b seed 0, a seed 1 and 1 more): no client trained" in err

@@ -79,7 +79,7 @@ def played(experiment: Any) -> Any:
         packed = track.pack(state)
         weights = packed.get("shared_P", packed.get("table", {}))
         digest = hashlib.sha256(b"".join(v.detach().cpu().numpy().tobytes() for v in tensors_of(weights))).hexdigest()
-        track.close()
+        track.runtime.close()
     except mistake:
         return "refused"
     return {"rounds": [exact(row) for row in rows], "weights": digest}

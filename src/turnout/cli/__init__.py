@@ -152,17 +152,13 @@ class CommandTable(TyperGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = []
         for name in self.list_commands(ctx):
-            entry = added_commands().get(name)
-            rows.append((name, COMMANDS[name].help if entry is None else _about(entry)))
+            if (entry := added_commands().get(name)) is None:
+                rows.append((name, COMMANDS[name].help))
+            else:  # which is not loaded for one line about it
+                about = entry.dist and (entry.dist.metadata.json.get("summary") or f"A command of {entry.dist.name}.")
+                rows.append((name, str(about or entry.value)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
-
-
-def _about(entry: EntryPoint) -> str:
-    """One line about a command of an installed package, which is not loaded for it."""
-    if entry.dist is None:
-        return entry.value
-    return str(entry.dist.metadata.json.get("summary") or f"A command of {entry.dist.name}.")
 
 
 def as_command(name: str, thing: Any) -> click.Command:

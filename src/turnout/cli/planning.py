@@ -44,25 +44,11 @@ def make_plan(
     deadlines: str | None = None,
 ) -> RunPlan:
     """The planned runs, with trackers; `--resume --out DIR` without a source means the runs in the folder."""
-    plan = _plan(source, settings, grid, seeds, out, resume, deadlines)
-    runs = [replace(run, experiment=tracked_by({"": run.experiment}, track)[""]) for run in plan.runs]
-    return replace(plan, runs=runs)
-
-
-def _plan(
-    source: str | None,
-    settings: Sequence[str],
-    grid: Sequence[str],
-    seeds: int | None,
-    out: Path | None,
-    resume: bool,
-    deadlines: str | None,
-) -> RunPlan:
     if resume and out is None:
         raise UserError("--resume needs the folder of the runs: turnout run --out DIR --resume")
     if source is None and resume and not grid and seeds is None and deadlines is None and out is not None:
         if _holds_runs(out):
-            return _from_folder(out, settings)
+            return _from_folder(out, settings, track)
         if not out.exists():
             raise UserError(
                 f"there is no folder {out} to resume: turnout run --out {out} starts the recipe {DEFAULT_RECIPE} there"
@@ -72,7 +58,7 @@ def _plan(
     refuse_twice(settings, grid)
     title, variants = read_source(source or DEFAULT_RECIPE)
     variants = {name: _with_settings(experiment, settings) for name, experiment in variants.items()}
-    variants = with_deadlines(with_grid(variants, grid), deadlines)
+    variants = tracked_by(with_deadlines(with_grid(variants, grid), deadlines), track)
     first = next(iter(variants.values())).seed
     count = seeds or (SEEDS_TO_COMPARE if len(variants) > 1 else 1)
     plan = RunPlan(title, planned_runs(variants, range(first, first + count)), out or new_folder(title))
@@ -220,7 +206,7 @@ def _holds_runs(out: Path) -> bool:
     return (out / "runs.json").is_file() or (out / "experiment.toml").is_file()
 
 
-def _from_folder(out: Path, settings: Sequence[str]) -> RunPlan:
+def _from_folder(out: Path, settings: Sequence[str], track: Sequence[str]) -> RunPlan:
     """The runs in a folder, finished or not."""
     title, entries = out.name, [RunEntry("", 0, ".")]
     if (out / "runs.json").is_file():
@@ -228,7 +214,8 @@ def _from_folder(out: Path, settings: Sequence[str]) -> RunPlan:
         title, entries = listed.title, list(listed.runs)
     runs = []
     for entry in entries:
-        experiment = _with_settings(load(out / entry.path / "experiment.toml"), settings)
+        given = _with_settings(load(out / entry.path / "experiment.toml"), settings)
+        experiment = tracked_by({"": given}, track)[""]
         runs.append(PlannedRun(entry.variant or experiment.title or title, experiment.seed, experiment, entry.path))
     return RunPlan(title, runs, out)
 

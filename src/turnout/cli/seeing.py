@@ -117,10 +117,10 @@ def show(
 
     from turnout.machine.terminal import console
     from turnout.running.reported import say_warnings, say_where
-    from turnout.running.state import last_run, listed_run
+    from turnout.running.state import listed_run, listed_runs
     from turnout.view.report.text import shown
 
-    folder = run or last_run()
+    folder = run or listed_runs(Path("."))[0].path
     screen = console()
     pieces = list(shown(folder, metric or [], screen.width))
     one = listed_run(folder)

@@ -79,7 +79,14 @@ def _run(folder: Path) -> Iterator[Checked]:
     if (folder / "records.sqlite").is_file():
         yield _checked(folder / "records.sqlite", lambda: _check_records(folder))
     if (folder / CHECKPOINT).is_file():
-        yield _checked(folder / CHECKPOINT, lambda: _check_state(folder))
+        then = start_over(folder)
+        try:
+            _, about = load_tensors(folder / CHECKPOINT, then)
+            for name in about.get("client_files", []):
+                load_tensors(folder / "clients" / str(name), then)
+            yield Checked(folder / CHECKPOINT)
+        except (UserError, OSError) as error:
+            yield Checked(folder / CHECKPOINT, wrong=str(error))
         yield _first_values(folder)
     for path in sorted([*folder.glob("*.new"), *folder.glob("clients/*.new")]):
         yield Checked(path, note=LEFT)
@@ -91,14 +98,6 @@ def _check_records(folder: Path) -> None:
         last, seen = records.last_round(), rounds_done(folder)
         if seen > (-1 if last is None else last) + 1:
             raise UserError(f"{records.path} lacks rounds of {CHECKPOINT}: {start_over(folder)}")
-
-
-def _check_state(folder: Path) -> None:
-    """Read the checkpoint, and the files of clients' rows that it lists."""
-    then = start_over(folder)
-    _, about = load_tensors(folder / CHECKPOINT, then)
-    for name in about.get("client_files", []):
-        load_tensors(folder / "clients" / str(name), then)
 
 
 def _first_values(folder: Path) -> Checked:

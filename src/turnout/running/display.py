@@ -89,9 +89,7 @@ class Line:
 
     @property
     def measured(self) -> str:
-        if self.value is None:
-            return ""
-        return f"{self.metric} {show(self.value, self.unit)}"
+        return "" if self.value is None else f"{self.metric} {show(self.value, self.unit)}"
 
     @property
     def turnout(self) -> str:
@@ -193,7 +191,9 @@ class Display:
         elif isinstance(message, Line):
             self._round(message)
         elif isinstance(message, Note):
-            self._note(message)
+            if message.words not in self.shown:  # once: runs of other seeds repeat it
+                self.shown.add(message.words)
+                self.say(f"{self._prefix(message.name)}{message.words}", "yellow")
         else:
             self._ended(message)
 
@@ -203,12 +203,6 @@ class Display:
             self.notebook.say(words, style)
         elif not self.quiet:
             self.console.print(Text(words, style=style))
-
-    def _note(self, message: Note) -> None:
-        """Show each note once: runs of other seeds repeat it."""
-        if message.words not in self.shown:
-            self.shown.add(message.words)
-            self.say(f"{self._prefix(message.name)}{message.words}", "yellow")
 
     def _prefix(self, name: str) -> str:
         return f"{name}: " if name and self.runs > 1 else ""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import chain, count
 from pathlib import Path
 
 from turnout.errors import UserError
@@ -32,11 +33,17 @@ LOCK_SECONDS = 5.0  # how long to wait for another process to leave a folder
 
 def new_folder(name: str) -> Path:
     """A folder under runs/ that does not exist yet."""
-    base = Path("runs") / f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, i = base, 2
-    while path.exists():
-        path, i = base.with_name(f"{base.name}-{i}"), i + 1
-    return path
+    base = f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return Path("runs", unused_name(base, lambda name: Path("runs", name).exists()))
+
+
+def unused_name(base: str, is_used: Callable[[str], bool], between: str = "-") -> str:
+    """A name, or the first of `name-2`, `name-3`, ... that is not used.
+
+    >>> unused_name("a", {"a", "a-2"}.__contains__)
+    'a-3'
+    """
+    return next(name for name in chain([base], (f"{base}{between}{i}" for i in count(2))) if not is_used(name))
 
 
 def file_name(name: str) -> str:
@@ -107,19 +114,14 @@ def kept_if_used(folder: Path) -> Iterator[None]:
     finally:
         if fresh and not interrupted and folder.is_dir():
             with suppress(Busy), locked(folder / LOCK_FILE):  # another command may have begun here meanwhile
-                if not any(path.name in PROOFS for path in folder.rglob("*")):
-                    _remove(folder, made)
-
-
-def _remove(folder: Path, made: list[Path]) -> None:
-    """Delete the files that a run begins with, then empty folders."""
-    inside = sorted(folder.rglob("*"), reverse=True)
-    for path in inside:
-        if (path.name in BEGINNING or is_lock(path)) and not path.is_dir():
-            path.unlink(missing_ok=True)
-    for path in [path for path in inside if path.is_dir()] + made:
-        with suppress(OSError):  # something else is in it
-            path.rmdir()
+                inside = sorted(folder.rglob("*"), reverse=True)
+                has_begun = any(path.name in PROOFS for path in inside)
+                for path in () if has_begun else inside:
+                    if (path.name in BEGINNING or is_lock(path)) and not path.is_dir():
+                        path.unlink(missing_ok=True)
+                for path in () if has_begun else [*(path for path in inside if path.is_dir()), *made]:
+                    with suppress(OSError):  # something else is in it
+                        path.rmdir()
 
 
 @contextmanager

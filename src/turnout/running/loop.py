@@ -68,16 +68,22 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
     with Records.open(folder / "records.sqlite") as records:
         if not (folder / "environment.json").exists():
             versions = {"turnout": __version__, "python": platform.python_version(), "torch": torch.__version__}
-            about = {"run": secrets.token_hex(8)} | versions | {"platform": platform.platform()} | track.about()
-            write_json(folder / "environment.json", about)
+            about = {"run": secrets.token_hex(8)} | versions | {"platform": platform.platform()}
+            write_json(folder / "environment.json", about | track.runtime.describe())
         found = read_state(track, folder)
         if found is None:
-            track.load_clients(run_id(folder), folder / "clients", [])
+            track.runtime.load(run_id(folder), folder / "clients", [])
             first, state, client_files = 0, track.begin(), list[str]()
         else:
             first, state, client_files = found.round + 1, track.unpack(found.state), found.client_files
         if first:
-            _refuse_gap(records, first, folder)
+            last = records.last_round()
+            if last is None or last < first - 1:  # records are written before checkpoints: the file was altered
+                raise UserError(
+                    f"{folder / 'records.sqlite'} lacks rounds that {folder / NAME} has seen (it ends with "
+                    f"{'none' if last is None else f'round {last}'}, not round {first - 1}): restore it, or delete "
+                    "the checkpoint to start that run over"
+                )
             records.check()
         records.cut(first - 1 if first else -2)
         records.describe(metric_infos(track.experiment.task))
@@ -94,7 +100,7 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
             export_turnout(records, folder / "turnout.csv", track.names)
             export_events(records, folder / "events.csv", track.names)
             track.data().write(folder)  # with the clients that have enrolled since
-            track.close()
+            track.runtime.close()
 
 
 def _rounds(
@@ -147,23 +153,16 @@ class _Checkpoints:
         """Write records, then clients' rows, then the checkpoint that lists their files; delete unlisted files."""
         start, clients = time.monotonic(), self.folder / "clients"
         self.records.sync()
-        self.client_files = self.track.save_clients(clients, f"{t:07d}", self.client_files)
+        self.client_files = self.track.runtime.save(clients, f"{t:07d}", self.client_files)
         checkpoint = Checkpoint(t, self.track.pack(state), self.track.fingerprint, self.client_files)
         write_checkpoint(self.folder / NAME, checkpoint)
-        self.track.durable(t)
+        self.track.runtime.durable(t)
         for path in clients.glob("*.safetensors"):
             if path.name not in self.client_files:
                 path.unlink()
-        self._next = time.monotonic() + pause_after(time.monotonic() - start)
-
-
-def pause_after(seconds: float) -> float:
-    """The seconds until the next checkpoint, after one that took so long; 0: one after every round.
-
-    >>> pause_after(0.01), pause_after(2.0)
-    (5.0, 18.0)
-    """
-    return max(CHECKPOINT_SECONDS, seconds * (1 / CHECKPOINT_PART - 1)) if CHECKPOINT_SECONDS else 0.0
+        now = time.monotonic()
+        pause = max(CHECKPOINT_SECONDS, (now - start) * (1 / CHECKPOINT_PART - 1))
+        self._next = now + (pause if CHECKPOINT_SECONDS else 0.0)  # 0: a checkpoint after every round
 
 
 def _measured(track: Track, state: Any, step: FinishedRound) -> FinishedRound:
@@ -179,17 +178,6 @@ def _evaluated(track: Track, state: Any, t: int) -> Evaluation:
         return track.evaluate(state, t)
 
 
-def _refuse_gap(records: Records, first: int, folder: Path) -> None:
-    """Refuse records without rounds that the checkpoint has: records are written first, so the file was altered."""
-    last = records.last_round()
-    if last is None or last < first - 1:
-        raise UserError(
-            f"{folder / 'records.sqlite'} lacks rounds that {folder / NAME} has seen (it ends with "
-            f"{'none' if last is None else f'round {last}'}, not round {first - 1}): restore it, or delete the "
-            "checkpoint to start that run over"
-        )
-
-
 def read_state(track: Track, folder: Path, mark: str | None = None) -> Checkpoint | None:
     """Read the checkpoint of a run folder and load the clients' rows into the track; None without a checkpoint.
 
@@ -202,7 +190,7 @@ def read_state(track: Track, folder: Path, mark: str | None = None) -> Checkpoin
         begun.refuse_other(track.first, folder)
     found = read_checkpoint(path, mark or track.fingerprint, track.pack(track.begin()))
     try:
-        track.load_clients(run_id(folder), folder / "clients", found.client_files)
+        track.runtime.load(run_id(folder), folder / "clients", found.client_files)
     except (*UNREADABLE, UserError) as error:
         why = start_over(folder)
         raise UserError(f"the clients' rows in {folder / 'clients'} are damaged ({error}): {why}") from error
@@ -236,7 +224,7 @@ def _refuse_other_engine(track: Track, folder: Path, allowed: bool) -> None:
     path = folder / "environment.json"
     if not path.exists():
         return
-    before, now = read_json(path, DELETE), track.about()
+    before, now = read_json(path, DELETE), track.runtime.describe()
     was, here = ((about.get("engine"), str(about.get("device")).partition(":")[0]) for about in (before, now))
     if was == here:
         return

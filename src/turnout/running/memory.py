@@ -24,7 +24,7 @@ def check_fits(estimate: Mapping[str, int], free: int | None, side_by_side: int 
     >>> check_fits({"cohort": 300, "data": 200}, free=300)
     500
     """
-    needed = _on_device(estimate)
+    needed = {name: count for name, count in estimate.items() if name != ON_HOST}
     total, data = sum(needed.values()), needed.get(LOADED, 0)
     if free is None or total - data <= free:
         return sum(estimate.values())
@@ -34,10 +34,6 @@ def check_fits(estimate: Mapping[str, int], free: int | None, side_by_side: int 
         f"this run needs about {size(total)} of memory ({pieces}), but {size(free)} are free here: {fewer}"
         "ask fewer clients a round (algorithm.selection), lower algorithm.local.batch_size, or take a smaller model"
     )
-
-
-def _on_device(estimate: Mapping[str, int]) -> dict[str, int]:
-    return {name: count for name, count in estimate.items() if name != ON_HOST}
 
 
 @dataclass(frozen=True)
@@ -58,12 +54,8 @@ class Need:
     @classmethod
     def seen(cls, estimate: Mapping[str, int], device: torch.device) -> Need:
         """The need of a run, and what is free now."""
-        needed = _on_device(estimate)
-        return cls(str(device), sum(needed.values()), needed.get(LOADED, 0), free_bytes(device))
-
-    @property
-    def more(self) -> int:
-        return self.whole - self.there
+        whole = sum(count for name, count in estimate.items() if name != ON_HOST)
+        return cls(str(device), whole, estimate.get(LOADED, 0), free_bytes(device))
 
 
 class Room:
@@ -125,5 +117,5 @@ class Room:
         seen = need.free + data + sum(other.there for other in self.activity.values())
         self.total = max(self.total, seen) if self.activity else seen
         total = self.total if self.most is None else min(self.total, self.most)
-        aside = sum(other.whole for other in self.activity.values())
-        return need.more <= need.free and aside + data + need.more <= total
+        aside, more = sum(other.whole for other in self.activity.values()), need.whole - need.there
+        return more <= need.free and aside + data + more <= total

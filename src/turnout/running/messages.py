@@ -25,10 +25,11 @@ from turnout.running.profile import profiled_rounds
 from turnout.running.records.checkpoint import rounds_done
 from turnout.running.records.glossary import Glossary
 from turnout.running.records.records import Records
+from turnout.running.reported import NO_HOOKS, Hooks
 from turnout.running.state import failed_start_kept, state_kept
 from turnout.running.stop_rules import metric_of
-from turnout.running.tracker import MakeTracker, TrackedRun, own_tracker
-from turnout.running.tracking import NOBODY, Listeners, tracked
+from turnout.running.tracker import TrackedRun
+from turnout.running.tracking import tracked
 from turnout.running.tracks.track import Track
 
 ENGINE_NAMES = {
@@ -42,7 +43,7 @@ LINE_SECONDS = 0.05  # at least, between two lines of one run
 
 
 @dataclass(frozen=True)
-class Place:
+class RunPlace:
     """The folder of a run, and how it is run.
 
     name          the run's name
@@ -55,8 +56,7 @@ class Place:
     overwrite     whether to delete the run in the folder first
     other_engine  whether it may resume with another engine
     group         the title of the runs it is made with, for trackers; its own name if it is alone
-    listeners     who receives its finished rounds
-    make_tracker  makes the tracker of a name in `Experiment.track`
+    hooks         its trackers, and the function that receives finished rounds
     """
 
     name: str
@@ -69,8 +69,7 @@ class Place:
     overwrite: bool = False
     other_engine: bool = False
     group: str = ""
-    listeners: Listeners = NOBODY
-    make_tracker: MakeTracker = own_tracker
+    hooks: Hooks = NO_HOOKS
 
 
 def at_once(need: Need) -> bool:
@@ -78,16 +77,16 @@ def at_once(need: Need) -> bool:
     return GO_ON
 
 
-def messages_of(experiment: Experiment, place: Place, ask: Callable[[Need], bool] = at_once) -> Iterator[Message]:
+def messages_of(experiment: Experiment, place: RunPlace, ask: Callable[[Need], bool] = at_once) -> Iterator[Message]:
     """Run an experiment, or resume it, and yield messages about it.
 
     ask  called before the first round; may wait for memory; answers whether to proceed or to read free memory again
     """
     for name in experiment.track:  # refuse one that is not known or not installed before the work begins
-        place.make_tracker(name)
+        place.hooks.make_tracker(name)
     if not place.overwrite:
         refuse_full(place.folder, place.resume)
-    with held(place.folder), _one_torch_thread():
+    with held(place.folder), one_torch_thread():
         with warnings.catch_warnings(record=True) as caught, failed_start_kept(place.folder):
             warnings.filterwarnings("always", message="this model cannot be vectorised")
             if place.threads is not None and not (place.folder / "environment.json").exists():
@@ -102,7 +101,20 @@ def messages_of(experiment: Experiment, place: Place, ask: Callable[[Need], bool
             pass
         needed = check_fits(estimate, need.free, place.side_by_side)
         with state_kept(place.folder) as state:
-            began = _began(prepared, place, needed)
+            about, why = prepared.runtime.describe(), trouble()  # why: what prevents a faster engine
+            engine = ENGINE_NAMES.get(about["engine"], about["engine"]) + (f" ({why})" if why else "")
+            workers = [f"{about[kind]} {kind}" for kind in ("processes", "workers") if kind in about]
+            began = Began(
+                name=place.name,
+                rounds=prepared.experiment.rounds,
+                done=rounds_done(place.folder),
+                device=about["device"],
+                engine=", ".join([engine, *workers]),
+                threads=about["threads"],
+                headline=prepared.headline(),
+                memory=needed,
+                data_note=prepared.data_note,
+            )
             yield began
             stopped = state["why"] = yield from _lines(prepared, place)
             with Records.read(place.folder / "records.sqlite") as records:
@@ -111,7 +123,7 @@ def messages_of(experiment: Experiment, place: Place, ask: Callable[[Need], bool
 
 
 @contextmanager
-def _one_torch_thread() -> Iterator[None]:
+def one_torch_thread() -> Iterator[None]:
     """Give torch one thread for its own operations, on any machine: how a sum is split changes how it rounds.
 
     Clients train in threads of their own (engine/gradients.py).
@@ -124,31 +136,14 @@ def _one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _began(prepared: Track, place: Place, memory: int) -> Began:
-    about, why = prepared.about(), trouble()  # why: what prevents a faster engine
-    engine = ENGINE_NAMES.get(about["engine"], about["engine"]) + (f" ({why})" if why else "")
-    workers = [f"{about[kind]} {kind}" for kind in ("processes", "workers") if kind in about]
-    return Began(
-        name=place.name,
-        rounds=prepared.experiment.rounds,
-        done=rounds_done(place.folder),
-        device=about["device"],
-        engine=", ".join([engine, *workers]),
-        threads=about["threads"],
-        headline=prepared.headline(),
-        memory=memory,
-        data_note=prepared.data_note,
-    )
-
-
-def _lines(prepared: Track, place: Place) -> Generator[Line | Note, None, str | None]:
+def _lines(prepared: Track, place: RunPlace) -> Generator[Line | Note, None, str | None]:
     """Yield a line for each round, at most one every LINE_SECONDS; return why the run ended early."""
     metric = metric_of(prepared.experiment)
     unit = Glossary.of(prepared.experiment.task).unit(metric)
     line, shown, stopped = Line(place.name, prepared.experiment.rounds, metric, unit), 0.0, None
     rounds = profiled_rounds(prepared, place.folder) if place.profile else rounds_of(prepared, place.folder)
     run = TrackedRun(place.name, place.group or place.name, place.folder, rounds_done(place.folder))
-    with tracked(prepared.experiment, run, place.listeners, place.make_tracker) as tracking:
+    with tracked(prepared.experiment, run, place.hooks) as tracking:
         for step in rounds:
             line, stopped = line.after(step.record, step.evaluation), step.stopped
             yield from (Note(place.name, words) for words in tracking.after(step))
@@ -160,7 +155,7 @@ def _lines(prepared: Track, place: Place) -> Generator[Line | Note, None, str | 
     return stopped
 
 
-def guarded(experiment: Experiment, place: Place, ask: Callable[[Need], bool] = at_once) -> Iterator[Message]:
+def guarded(experiment: Experiment, place: RunPlace, ask: Callable[[Need], bool] = at_once) -> Iterator[Message]:
     """`messages_of`, with a failure as the last message; keeps the traceback of an error that is not a UserError."""
     kept, began = place.folder / "error.txt", False
     with suppress(OSError):
@@ -188,7 +183,7 @@ def guarded(experiment: Experiment, place: Place, ask: Callable[[Need], bool] = 
         yield Failed(place.name, f"{type(error).__name__}: {error} (more in {kept})", False, began)
 
 
-def in_order(work: Sequence[tuple[Experiment, Place]]) -> Iterator[Message]:
+def in_order(work: Sequence[tuple[Experiment, RunPlace]]) -> Iterator[Message]:
     """Several runs in this process, one after another."""
     for experiment, place in work:
         yield from guarded(experiment, place)

@@ -19,7 +19,7 @@ from turnout.machine.files import write_whole
 from turnout.machine.threads import cores, script_left_alone
 from turnout.running.config.read import to_toml
 from turnout.running.config.run_file import check_same
-from turnout.running.folder import file_name
+from turnout.running.folder import file_name, unused_name
 from turnout.running.records.run_list import RunEntry, read_run_list, write_run_list
 
 Several = Sequence[Experiment] | Mapping[str, Experiment]
@@ -67,31 +67,21 @@ class RunPlan:
 
 
 def planned_runs(variants: Mapping[str, Experiment], seeds: Sequence[int] | None = None) -> list[PlannedRun]:
-    """Every variant with every seed; without seeds, each variant once with its own."""
+    """Every variant with every seed; without seeds, each variant once with its own.
+
+    >>> [run.path for run in planned_runs({"a b": Experiment(), "a/b": Experiment()})]
+    ['a_b/seed-0', 'a_b-2/seed-0']
+    """
     if seeds is None:
         listed = list(variants.items())
     else:
         listed = [(name, experiment.but(seed=seed)) for seed in seeds for name, experiment in variants.items()]
     if len(listed) == 1:
         return [PlannedRun(name, e.seed, e, ".") for name, e in listed]
-    folders = _folders(variants)
+    folders: dict[str, str] = {}
+    for name in variants:  # names that would give the same folder are numbered
+        folders[name] = unused_name(file_name(name), set(folders.values()).__contains__)
     return [PlannedRun(name, e.seed, e, f"{folders[name]}/seed-{e.seed}") for name, e in listed]
-
-
-def _folders(names: Mapping[str, object]) -> dict[str, str]:
-    """A folder for each variant; names that would give the same folder are numbered.
-
-    >>> _folders({"a b": 0, "a/b": 0})
-    {'a b': 'a_b', 'a/b': 'a_b-2'}
-    """
-    found: dict[str, str] = {}
-    for name in names:
-        base = folder = file_name(name)
-        number = 2
-        while folder in found.values():
-            folder, number = f"{base}-{number}", number + 1
-        found[name] = folder
-    return found
 
 
 def check_folder(plan: RunPlan) -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from turnout.errors import UserError
 from turnout.machine.threads import cores
 from turnout.running.config.run_file import check_same, check_settings
-from turnout.running.display import Display, Failed, Message
+from turnout.running.display import Display, Failed
 from turnout.running.folder import delete_run, held, kept_if_used, refuse_full, refuse_to_delete
-from turnout.running.messages import Place, in_order
-from turnout.running.plan import PlannedRun, RunPlan, can_travel, check_folder, jobs_for, write_plan
+from turnout.running.messages import RunPlace, in_order
+from turnout.running.plan import RunPlan, can_travel, check_folder, jobs_for, write_plan
 from turnout.running.reported import NO_HOOKS, Hooks, reported, say_warnings
 from turnout.running.result import Run, RunName
 from turnout.running.side_by_side import side_by_side
 from turnout.running.state import is_complete, state_of
-from turnout.running.tracking import NOBODY, Listeners
 from turnout.runtimes.keeping import KEPT
 
 
@@ -83,15 +82,14 @@ def run_planned(
     quiet: bool = False,
     data_dir: Path | None = None,
     profile: bool = False,
-    listeners: Listeners = NOBODY,
     other_engine: bool = False,
     hooks: Hooks = NO_HOOKS,
 ) -> list[Failed]:
     """Run a plan, and return the runs that failed; the folder can be resumed and reported on as a whole.
 
-    Of several runs, those that have ended are not prepared again. With `overwrite` the folder's contents are deleted,
-    once the settings of all runs are checked.
+    Of several runs, those that have ended are not prepared again, unless a tracker or callback needs their rounds.
     """
+    several = len(plan.runs) > 1
     if overwrite:
         refuse_to_delete(plan.out)
     else:
@@ -100,45 +98,37 @@ def run_planned(
         check_settings(planned.experiment)
     for name in dict.fromkeys(t for planned in plan.runs for t in planned.experiment.track):
         hooks.make_tracker(name)  # refuses one that is not known or not installed before the work begins
-    places = Place(
-        "", plan.out, data_dir, profile=profile, overwrite=overwrite and len(plan.runs) == 1, group=plan.title,
-        listeners=listeners, other_engine=other_engine, make_tracker=hooks.make_tracker,
+    left = plan
+    if resume and several and not hooks.listens:
+        left = replace(plan, runs=[
+            run for run in plan.runs if run.experiment.track or not is_complete(plan.out / run.path, run.experiment)
+        ])  # fmt: skip
+    jobs = _side_by_side(left, jobs, hooks)
+    place = RunPlace(
+        "", plan.out, data_dir, threads=max(1, cores() // jobs) if jobs > 1 else None, side_by_side=jobs,
+        profile=profile, overwrite=overwrite and not several, group=plan.title, other_engine=other_engine,
+        hooks=replace(hooks, on_end=(), table=None),  # which may not be picklable
     )  # fmt: skip
-    left = replace(plan, runs=[run for run in plan.runs if not (resume and _has_ended(plan, run, listeners))])
-    jobs = _side_by_side(left, jobs, listeners)
-    if overwrite and len(plan.runs) > 1:
+    work = [(run.experiment, replace(place, name=run.name, folder=plan.out / run.path)) for run in left.runs]
+    if overwrite and several:
         delete_run(plan.out)  # a single one is deleted once the new one can begin (loop.begin)
     failed: list[Failed] = []
     rounds, ended = sum(planned.experiment.rounds for planned in left.runs), len(plan.runs) - len(left.runs)
     display = Display(rounds, quiet, len(plan.runs), ended)
-    with kept_if_used(plan.out), reported(plan.out, hooks), _group_held(plan, resume), KEPT.held(), display:
-        for message in _messages(left, jobs, places):
-            display.show(message)
-            failed += [message] if isinstance(message, Failed) else []
+    with kept_if_used(plan.out), reported(plan.out, hooks), held(plan.out) if several else nullcontext():
+        if several:  # a single run holds its folder itself
+            _refuse(plan, resume)  # another command may have begun here since
+            write_plan(plan)
+        with KEPT.held(), display:
+            for message in in_order(work) if jobs == 1 else side_by_side(work, jobs):
+                display.show(message)
+                failed += [message] if isinstance(message, Failed) else []
     return failed
-
-
-def _has_ended(plan: RunPlan, planned: PlannedRun, listeners: Listeners) -> bool:
-    """Whether a run is complete, and no tracker or listener needs its rounds."""
-    untracked = listeners == NOBODY and not planned.experiment.track
-    return untracked and len(plan.runs) > 1 and is_complete(plan.out / planned.path, planned.experiment)
 
 
 def _refuse(plan: RunPlan, resume: bool) -> None:
     refuse_full(plan.out, resume, {run.path.partition("/")[0] for run in plan.runs})
     check_folder(plan)
-
-
-@contextmanager
-def _group_held(plan: RunPlan, resume: bool) -> Iterator[None]:
-    """Hold the folder of several runs and write their list; a single run holds its folder itself."""
-    if len(plan.runs) == 1:
-        yield
-        return
-    with held(plan.out):
-        _refuse(plan, resume)  # another command may have begun here since
-        write_plan(plan)
-        yield
 
 
 def explained(failed: Sequence[Failed], runs: int) -> str:
@@ -155,9 +145,9 @@ def explained(failed: Sequence[Failed], runs: int) -> str:
     return f"{len(failed)} of {runs} runs failed. " + "; ".join(words[:3]) + more
 
 
-def _side_by_side(plan: RunPlan, jobs: int | None, listeners: Listeners) -> int:
-    """How many runs at a time: one if listeners in this process receive the rounds."""
-    if listeners != NOBODY:
+def _side_by_side(plan: RunPlan, jobs: int | None, hooks: Hooks) -> int:
+    """How many runs at a time: one if an object of this process receives the rounds."""
+    if hooks.listens:
         if jobs is not None and jobs > 1:
             raise UserError(
                 f"{jobs} runs side by side are processes of their own, and on_round and trackers of your own are in "
@@ -173,15 +163,3 @@ def _side_by_side(plan: RunPlan, jobs: int | None, listeners: Listeners) -> int:
             "not have (a function of the script itself, a lambda): put it into a module, or run one at a time (jobs=1)"
         )
     return jobs
-
-
-def _messages(plan: RunPlan, jobs: int, places: Place) -> Iterator[Message]:
-    threads = max(1, cores() // jobs) if jobs > 1 else None
-    work = [
-        (
-            planned.experiment,
-            replace(places, name=planned.name, folder=plan.out / planned.path, threads=threads, side_by_side=jobs),
-        )
-        for planned in plan.runs
-    ]
-    return in_order(work) if jobs == 1 else side_by_side(work, jobs)

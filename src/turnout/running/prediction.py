@@ -6,7 +6,6 @@ Shape letters: S rows, K outputs of the model.
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -63,9 +62,18 @@ def predict(model: nn.Module, kept: Description, path: Path, label: str | None, 
         return Prediction(table, _renamed(_numbers(output_SK, "prediction"), table), score)
     if kept.target_shape:  # several labels per row: only the task knows what its outputs mean
         return Prediction(table, _renamed(_numbers(output_SK, "output"), table))
-    return Prediction(table, _renamed(_labels(output_SK, kept.labels), table), None if known is None else _accuracy(
-        [kept.labels[i] for i in output_SK.argmax(1).tolist()], known, label
-    ))  # fmt: skip
+    if output_SK.shape[1] != len(kept.labels):
+        raise UserError(
+            f"this model has {output_SK.shape[1]} of the {len(kept.labels)} labels of the data, and a run does not "
+            "record which: use it in Python, to.load_model(folder, client)"
+        )
+    chance_S, best_S = output_SK.softmax(1).max(1)
+    predicted, score = [kept.labels[i] for i in best_S.tolist()], None
+    if known is not None:
+        right = sum(a == b.strip() for a, b in zip(predicted, known, strict=True))
+        score = f"{right} of {len(known)} predictions are as in column {label!r} ({100 * right / len(known):.1f} %)"
+    columns = {"prediction": predicted, "probability": [f"{chance:.6g}" for chance in chance_S.tolist()]}
+    return Prediction(table, _renamed(columns, table), score)
 
 
 def inputs_of(table: TextTable, kept: Description, label: str | None) -> Tensor:
@@ -85,19 +93,6 @@ def inputs_of(table: TextTable, kept: Description, label: str | None) -> Tensor:
     return numbers.T.reshape(-1, *kept.input_shape).to(getattr(torch, kept.input_type))
 
 
-def _labels(output_SK: Tensor, labels: Sequence[str]) -> Predicted:
-    if output_SK.shape[1] != len(labels):
-        raise UserError(
-            f"this model has {output_SK.shape[1]} of the {len(labels)} labels of the data, and a run does not record "
-            "which: use it in Python, to.load_model(folder, client)"
-        )
-    chance_S, best_S = output_SK.softmax(1).max(1)
-    return {
-        "prediction": [labels[i] for i in best_S.tolist()],
-        "probability": [f"{chance:.6g}" for chance in chance_S.tolist()],
-    }
-
-
 def _numbers(output_SK: Tensor, called: str) -> Predicted:
     columns = output_SK.T.tolist()
     names = [called] if len(columns) == 1 else [f"{called} {i}" for i in range(len(columns))]
@@ -107,8 +102,3 @@ def _numbers(output_SK: Tensor, called: str) -> Predicted:
 def _renamed(columns: Predicted, table: TextTable) -> Predicted:
     """Predicted columns, renamed where the table has a column of that name."""
     return {f"{name} by turnout" if name in table.columns else name: cells for name, cells in columns.items()}
-
-
-def _accuracy(predicted: Sequence[str], known: Sequence[str], label: str | None) -> str:
-    right = sum(a == b.strip() for a, b in zip(predicted, known, strict=True))
-    return f"{right} of {len(known)} predictions are as in column {label!r} ({100 * right / len(known):.1f} %)"

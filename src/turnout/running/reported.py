@@ -1,4 +1,4 @@
-"""What happens when runs end: hooks of the caller (reports, tables, trackers), and warnings about the runs.
+"""Hooks: what the caller of a run adds to it (trackers, reports, tables); and warnings about runs that have ended.
 
 The core knows neither reports nor tracking services: `to.run`, the command line and studies pass `turnout.view.HOOKS`.
 """
@@ -20,11 +20,13 @@ from turnout.errors import UserError
 from turnout.machine.lock import locked
 from turnout.machine.terminal import Terminal, console
 from turnout.running.folder import LOCK_FILE, LOCK_SECONDS
+from turnout.running.loop import FinishedRound
 from turnout.running.records.finding import find_runs
 from turnout.running.records.warnings import warnings_in
-from turnout.running.tracker import MakeTracker, own_tracker
+from turnout.running.tracker import MakeTracker, Tracker, own_tracker
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+OnRound = Callable[[FinishedRound], object]
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,20 @@ class Hooks:
     on_end        functions of the folder, called when its runs have ended, also after a failure or an interrupt
     table         makes the table that is printed at the end, from the folder and the width of the terminal
     make_tracker  the tracker that a name in `Experiment.track` stands for
+    trackers      trackers that are objects of the user's program
+    on_round      a function of each finished round
     """
 
     on_end: tuple[Callable[[Path], object], ...] = ()
     table: Callable[[Path, int], RichTable] | None = None
     make_tracker: MakeTracker = own_tracker
+    trackers: tuple[Tracker, ...] = ()
+    on_round: OnRound | None = None
+
+    @property
+    def listens(self) -> bool:
+        """Whether an object of this process receives each finished round."""
+        return bool(self.trackers) or self.on_round is not None
 
 
 NO_HOOKS = Hooks()
@@ -86,10 +97,7 @@ def say_warnings(folder: Path) -> None:
 
 @contextmanager
 def reported(folder: Path, hooks: Hooks) -> Iterator[None]:
-    """Call the hooks in the end, also of a run that was interrupted or failed.
-
-    Of two commands that began here at the same moment one was refused, and ends here too.
-    """
+    """Call the hooks in the end, also of a run that was interrupted, failed or was refused."""
     try:
         yield
     finally:

@@ -1,23 +1,22 @@
-"""Running experiments from Python: one or several, times seeds (`run`, `run_many`)."""
+"""Running experiments from Python: one or several, times seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
 from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.running.display import Display, Failed
+from turnout.running.display import Display
 from turnout.running.folder import kept_if_used, new_folder, refuse_used
-from turnout.running.messages import Place, messages_of
+from turnout.running.messages import RunPlace, messages_of
 from turnout.running.plan import Given, RunPlan, Seeds, Several, named, planned_runs, seeds_of, tracked_by
 from turnout.running.planned import explained, run_planned, those_that_ended
-from turnout.running.reported import NO_HOOKS, Hooks, print_table, reported, say_warnings, say_where
-from turnout.running.result import Run, RunGroup, RunName
+from turnout.running.reported import NO_HOOKS, Hooks, OnRound, print_table, reported, say_warnings, say_where
+from turnout.running.result import Run, RunGroup
 from turnout.running.tracker import Tracker
-from turnout.running.tracking import Listeners, OnRound
 
 
 class Options(TypedDict, total=False):
@@ -77,63 +76,33 @@ def run(
         raise UserError("resume=True and overwrite=True: resume the run in the folder, or delete it, but not both")
     where = Path(data_dir) if data_dir else None
     listed = [trackers] if isinstance(trackers, str) else list(trackers)
-    listeners = Listeners(tuple(t for t in listed if not isinstance(t, str)), on_round)
+    hooks = replace(hooks, trackers=tuple(t for t in listed if not isinstance(t, str)), on_round=on_round)
     variants = tracked_by(named(experiment), [t for t in listed if isinstance(t, str)])
     if isinstance(experiment, Experiment) and seeds is None:
         (only,) = variants.values()
         folder = Path(out) if out is not None else new_folder(only.title or "run")
         if not resume and not overwrite:
             refuse_used(folder, only)
-        place = Place(only.title or folder.name, folder, where, resume, profile=profile, overwrite=overwrite)
-        place = replace(place, listeners=listeners, other_engine=other_engine, make_tracker=hooks.make_tracker)
-        return _run_one(only, place, quiet, hooks)
+        name = only.title or folder.name
+        place = RunPlace(name, folder, where, resume, None, 1, profile, overwrite, other_engine, hooks=hooks)
+        with kept_if_used(folder), reported(folder, hooks), Display(total=only.rounds, quiet=quiet) as display:
+            for message in messages_of(only, place):
+                display.show(message)
+        if not quiet:
+            say_warnings(folder)
+        return Run(folder, only, where)
     title = ", ".join(list(variants)[:3]) + (" and others" if len(variants) > 3 else "")
     runs = planned_runs(variants, seeds_of(variants, seeds))
     plan = RunPlan(title, runs, Path(out) if out is not None else new_folder(title))
     failed = run_planned(
         plan, jobs=jobs, resume=resume, overwrite=overwrite, quiet=quiet, data_dir=where, profile=profile,
-        listeners=listeners, other_engine=other_engine, hooks=hooks,
+        other_engine=other_engine, hooks=hooks,
     )  # fmt: skip
     if not quiet:
         if hooks.table is not None:
             print_table(hooks.table, plan.out, stderr=True)
         say_where(plan.out, stderr=True)
         say_warnings(plan.out)
-    return RunGroup(plan.out, _finished(plan, failed, where))
-
-
-def _run_one(experiment: Experiment, place: Place, quiet: bool, hooks: Hooks) -> Run:
-    folder = place.folder
-    with kept_if_used(folder), reported(folder, hooks), Display(total=experiment.rounds, quiet=quiet) as display:
-        for message in messages_of(experiment, place):
-            display.show(message)
-    if not quiet:
-        say_warnings(folder)
-    return Run(folder, experiment, place.data_dir)
-
-
-def run_many(
-    title: str,
-    variants: Mapping[str, Experiment],
-    seeds: Sequence[int],
-    out: Path,
-    *,
-    jobs: int | None = None,
-    resume: bool = False,
-    quiet: bool = False,
-    data_dir: Path | None = None,
-    hooks: Hooks = NO_HOOKS,
-) -> list[Run]:
-    """Run variants and seeds, `jobs` at a time; if some fail, the others finish first, then an error is raised."""
-    plan = RunPlan(title, planned_runs(variants, seeds), out)
-    failed = run_planned(plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir, hooks=hooks)
-    if not quiet:
-        say_warnings(out)
-    return list(_finished(plan, failed, data_dir).values())
-
-
-def _finished(plan: RunPlan, failed: Sequence[Failed], data_dir: Path | None) -> dict[RunName, Run]:
-    """The runs by variant and seed; raises if some failed."""
     if failed:
         raise UserError(explained(failed, len(plan.runs)))
-    return those_that_ended(plan, failed, data_dir)
+    return RunGroup(plan.out, those_that_ended(plan, failed, where))

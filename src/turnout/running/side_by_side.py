@@ -29,9 +29,9 @@ from turnout.machine.memory import give_back_freed_memory
 from turnout.machine.threads import end_with_parent, script_left_alone
 from turnout.running.display import Failed, Message, Note
 from turnout.running.memory import Need, Room
-from turnout.running.messages import Place, guarded
+from turnout.running.messages import RunPlace, guarded
 
-Work = tuple[Experiment, Place]
+Work = tuple[Experiment, RunPlace]
 
 
 def side_by_side(work: Sequence[Work], jobs: int, most: int | None = None) -> Iterator[Message]:
@@ -80,20 +80,17 @@ class RunQueue:
             if message is not None:
                 yield message
             broken = isinstance(message, Failed) and not message.mistake  # the state of its process is unknown
-            if message is None or broken:
-                yield from self._reuse(worker, broken)
-
-    def _reuse(self, worker: Worker, broken: bool) -> Iterator[Message]:
-        """A run has ended and freed its memory: its process takes the next one, or ends."""
-        name, room = worker.place.name, worker.room
-        if self.left and not broken:
-            worker.give(self.left.popleft())
-        else:
-            del self.workers[worker.connection]
-            worker.end()
-        if room is not None:
-            room.left(name)
-            yield from self._answer(room)
+            if message is not None and not broken:
+                continue
+            name, room = worker.place.name, worker.room
+            if self.left and not broken:  # its process takes the next run
+                worker.give(self.left.popleft())
+            else:
+                del self.workers[worker.connection]
+                worker.end()
+            if room is not None:
+                room.left(name)
+                yield from self._answer(room)
 
     def _answer(self, room: Room) -> Iterator[Note]:
         """Answer the runs whose turn it is; note once that there is not enough memory for all."""
@@ -123,7 +120,7 @@ class Worker:
 
     process: BaseProcess
     connection: Connection
-    place: Place
+    place: RunPlace
     room: Room | None = None
 
     @classmethod
@@ -190,10 +187,19 @@ def _work(there: Connection) -> None:
     """Work in a process of its own, run after run. It ignores Ctrl-C: the parent receives it too, and ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
+
+    def ask(need: Need) -> bool:
+        """Ask the parent for memory, and wait for its answer."""
+        try:
+            there.send(need)
+            return bool(there.recv())
+        except (EOFError, OSError):  # the parent is gone
+            os._exit(1)
+
     try:
         while True:
             experiment, place = there.recv()
-            for message in guarded(experiment, place, partial(_asked, there)):
+            for message in guarded(experiment, place, ask):
                 there.send(message)
             del experiment
             gc.collect()
@@ -202,13 +208,4 @@ def _work(there: Connection) -> None:
     except EOFError:  # no more work
         return
     except OSError:  # the parent is gone
-        os._exit(1)
-
-
-def _asked(there: Connection, need: Need) -> bool:
-    """Ask the parent for memory, and wait for its answer."""
-    try:
-        there.send(need)
-        return bool(there.recv())
-    except (EOFError, OSError):  # the parent is gone
         os._exit(1)

@@ -9,9 +9,8 @@ import os
 import signal
 import socket
 import time
-import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,12 @@ from turnout.running.folder import LOCK_FILE
 from turnout.running.records.glossary import Glossary
 from turnout.running.records.records import Records
 from turnout.running.records.run_list import read_run_list
+from turnout.running.records.runs import FoundRun
 from turnout.tasks import Unit
 
 FILE = "state.json"
 RECORDS = "records.sqlite"
 DEEPEST = 4  # levels of folders that are searched
-HERE = Path(".")  # the default folder to search: it contains runs/ and the folders of --out
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,17 @@ class RunState:
 
 
 def state_of(folder: Path) -> RunState:
-    settings, ended = _settings(folder), _ended(folder)
+    settings, ended = FoundRun("", None, folder).settings(), {}
+    with suppress(OSError, UserError):
+        found = read_json(folder / FILE, "the records still show how far it got")
+        ended = found if isinstance(found.get("at"), float) and isinstance(found.get("state"), str) else {}
     rounds = settings.get("rounds")
     rounds = rounds if isinstance(rounds, int) else None
     running = is_held(folder)
-    when = ended.get("at") or _at_work(folder, running)
+    # Readers touch the records of a killed run, so their times do not count.
+    names = ["checkpoint.safetensors", "environment.json", "experiment.toml", *([f"{RECORDS}-wal"] if running else [])]
+    written = [path.stat().st_mtime for name in names if (path := folder / name).exists()]
+    when = ended.get("at") or max(written, default=0.0)
     if not (folder / RECORDS).is_file():
         state = "running" if running else ended.get("state", "waiting")
         return RunState(state, 0, rounds, ended.get("why"), when)
@@ -120,21 +125,6 @@ def keep_state(folder: Path, state: str, why: str | None) -> None:
     write_json(folder / FILE, {"state": state, "why": why, "at": time.time()})
 
 
-def _ended(folder: Path) -> dict[str, Any]:
-    try:
-        found = read_json(folder / FILE, "the records still show how far it got")
-        return found if isinstance(found.get("at"), float) and isinstance(found.get("state"), str) else {}
-    except (OSError, UserError):
-        return {}
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-
-
 def _measured(folder: Path, settings: dict[str, Any]) -> tuple[int, str | None, float | None, Unit]:
     with Records.read(folder / RECORDS) as records:
         last, names = records.last_round(), records.glossary().in_order(records.metrics())
@@ -145,12 +135,6 @@ def _measured(folder: Path, settings: dict[str, Any]) -> tuple[int, str | None, 
         value = values[-1] if values else None
         unit: Unit = records.glossary().unit(metric) if metric else "number"
     return (0 if last is None else last + 1), metric, value, unit
-
-
-def _at_work(folder: Path, running: bool) -> float:
-    """When a run last wrote something. Readers touch the records of a killed run, so their times do not count."""
-    names = ["checkpoint.safetensors", "environment.json", "experiment.toml", *([f"{RECORDS}-wal"] if running else [])]
-    return max((path.stat().st_mtime for name in names if (path := folder / name).exists()), default=0.0)
 
 
 def interrupt(folder: Path) -> None:
@@ -199,11 +183,6 @@ def listed_runs(folder: Path, each: bool = False) -> list[ListedRun]:
 def listed_run(folder: Path) -> ListedRun:
     """One run, or several that were made together as one."""
     return _listed(folder, each=False)[0]
-
-
-def last_run(folder: Path = HERE) -> Path:
-    """The folder of the run, or of the runs, that changed last."""
-    return listed_runs(folder)[0].path
 
 
 def run_folders(folder: Path, depth: int = 0) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""A run's trackers and callback, which receive each finished round.
+"""A run's trackers and callback receive each finished round.
 
 A tracker that fails at the start is an error. One that fails later (its server is gone) is left out from then on, with
 a note: a run of hours does not end for it. The folder keeps each tracker's identifier of the run, so that a resumed run
@@ -7,46 +7,20 @@ continues there; a tracker that is new to a resumed run receives the earlier rou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from turnout.experiment import Experiment
 from turnout.machine.checksums import read_json, write_json
 from turnout.running.config.write import to_table
+from turnout.running.folder import unused_name
 from turnout.running.loop import FinishedRound
-from turnout.running.tracker import (
-    MakeTracker,
-    TrackedRun,
-    Tracker,
-    check_tracker,
-    flat,
-    numbers_of,
-    own_tracker,
-    reason,
-    recorded,
-)
+from turnout.running.reported import NO_HOOKS, Hooks, OnRound
+from turnout.running.tracker import TrackedRun, Tracker, check_tracker, flat, numbers_of, reason, recorded
 
 FILE = "tracking.json"
-
-OnRound = Callable[[FinishedRound], object]
-
-
-@dataclass(frozen=True)
-class Listeners:
-    """Receivers of finished rounds in this process.
-
-    trackers  objects of the user's program
-    on_round  a function of the finished round
-    """
-
-    trackers: tuple[Tracker, ...] = ()
-    on_round: OnRound | None = None
-
-
-NOBODY = Listeners()
 
 
 @dataclass
@@ -68,8 +42,8 @@ class Tracking:
         """Send a finished round; returns sentences about trackers that failed."""
         failed = self.catch_up(step.record.round)
         values = numbers_of(step.record, step.evaluation) if self.trackers else {}
-        for said, tracker in list(self.trackers.items()):
-            failed += self._tell(said, partial(tracker.log, step.record.round + 1, values))
+        for name, tracker in list(self.trackers.items()):
+            failed += self._call(name, partial(tracker.log, step.record.round + 1, values))
         if self.on_round is not None:
             self.on_round(replace(step, run=self.run.name))
         return failed
@@ -77,33 +51,50 @@ class Tracking:
     def catch_up(self, first: int | None) -> list[str]:
         """Send the rounds recorded before `first` (None: all) to trackers that are new to this run, once."""
         failed: list[str] = []
-        new, self.new = [said for said in self.trackers if said in self.new], set()
+        new, self.new = [name for name in self.trackers if name in self.new], set()
         for past, values in recorded(self.run.folder / "records.sqlite", first) if new else ():
-            for said in [said for said in new if said in self.trackers]:
-                failed += self._tell(said, partial(self.trackers[said].log, past, values))
+            for name in [name for name in new if name in self.trackers]:
+                failed += self._call(name, partial(self.trackers[name].log, past, values))
         return failed
 
-    def _tell(self, said: str, tell: Callable[[], None]) -> list[str]:
+    def _call(self, name: str, call: Callable[[], None]) -> list[str]:
+        """Call a method of a tracker, and leave the tracker out if that fails."""
         try:
-            tell()
+            call()
         except Exception as error:  # any failure of another library
-            del self.trackers[said]
-            return [f"{said} has failed and is left out from now on: {reason(error)}"]
+            del self.trackers[name]
+            return [f"{name} has failed and is left out from now on: {reason(error)}"]
         return []
 
+    def begin(self, experiment: Experiment, hooks: Hooks) -> None:
+        """Begin every tracker, and write its identifier of the run into the folder."""
+        named, path = [*experiment.track, *hooks.trackers], self.run.folder / FILE
+        known = read_json(path, "delete it, and trackers start a new run") if path.exists() else {}
+        known = {str(name): str(value) for name, value in known.items()}
+        settings = flat(to_table(experiment)) if named else {}
+        for given in dict.fromkeys(named):
+            if isinstance(given, str):
+                name, tracker = given, hooks.make_tracker(given)
+            else:  # named after its class, with a number if there are several
+                name = unused_name(type(given).__name__, self.trackers.__contains__, " ")
+                tracker = check_tracker(given, repr(given))
+            self.new |= set() if name in known else {name}
+            known[name] = tracker.begin(replace(self.run, before=known.get(name), settings=settings))
+            self.trackers[name] = tracker
+        if named:
+            write_json(path, known)
+
     def end(self, state: str) -> None:
-        for said, tracker in list(self.trackers.items()):
-            self._tell(said, partial(tracker.end, state))
+        for name, tracker in list(self.trackers.items()):
+            self._call(name, partial(tracker.end, state))
 
 
 @contextmanager
-def tracked(
-    experiment: Experiment, run: TrackedRun, listeners: Listeners = NOBODY, make_tracker: MakeTracker = own_tracker
-) -> Iterator[Tracking]:
-    """Begin the experiment's trackers and the listeners; at the end, send them how the run ended."""
-    tracking, state = Tracking({}, run, set(), listeners.on_round), "interrupted"
+def tracked(experiment: Experiment, run: TrackedRun, hooks: Hooks = NO_HOOKS) -> Iterator[Tracking]:
+    """Begin the trackers of the experiment and of the hooks; at the end, send them how the run ended."""
+    tracking, state = Tracking({}, run, set(), hooks.on_round), "interrupted"
     try:
-        _begin(tracking, experiment, [*experiment.track, *listeners.trackers], make_tracker)
+        tracking.begin(experiment, hooks)
         yield tracking
         tracking.catch_up(None)  # if the run was complete already
         state = "finished"
@@ -112,34 +103,3 @@ def tracked(
         raise
     finally:
         tracking.end(state)
-
-
-def _begin(
-    tracking: Tracking, experiment: Experiment, named: Sequence[str | Tracker], make_tracker: MakeTracker
-) -> None:
-    """Begin every tracker, and keep its identifier of the run."""
-    run, known = tracking.run, _read(tracking.run.folder)
-    settings = flat(to_table(experiment)) if named else {}
-    for said in dict.fromkeys(named):
-        name = said if isinstance(said, str) else _name_of(said, tracking.trackers)
-        tracker = make_tracker(said) if isinstance(said, str) else check_tracker(said, repr(said))
-        tracking.new |= set() if name in known else {name}
-        known[name] = tracker.begin(replace(run, before=known.get(name), settings=settings))
-        tracking.trackers[name] = tracker
-    if named:
-        write_json(run.folder / FILE, known)
-
-
-def _name_of(tracker: Tracker, taken: Collection[str]) -> str:
-    """The name of a program's own tracker: its class, numbered if there are several."""
-    base = name = type(tracker).__name__
-    number = 2
-    while name in taken:
-        name, number = f"{base} {number}", number + 1
-    return name
-
-
-def _read(folder: Path) -> dict[str, str]:
-    path = folder / FILE
-    found = read_json(path, "delete it, and trackers start a new run") if path.exists() else {}
-    return {str(name): str(value) for name, value in found.items()}

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from turnout.data.description import Description, read_description
+from turnout.data.description import read_description
 from turnout.errors import Absent, UserError
 from turnout.experiment import Experiment
 from turnout.machine.files import replacing
@@ -84,23 +83,17 @@ def _trained(experiment: Experiment, folder: Path, data_dir: Path | None, client
     calibrated = getattr(experiment.algorithm, "newcomers", None) == "calibrated"
     in_folder = client is None or (isinstance(experiment.runtime, IN_FOLDER) and not calibrated)
     if kept is not None and in_folder:
-        return _without_data(experiment, folder, kept, client)
-    track = prepare(experiment, data_dir)
-    number = None if client is None else track.data().client(client)
-    found = read_state(track, folder)
-    if found is None:
-        raise UserError(NO_CHECKPOINT.format(folder))
-    return track.module(track.unpack(found.state), number)
-
-
-def _without_data(experiment: Experiment, folder: Path, kept: Description, client: int | str | None) -> nn.Module:
-    number, first = None if client is None else kept.client(client), kept_values(folder, kept.mark)
-    if first is None or not first.complete:
-        _refuse_absent(experiment, folder, "weights", "")
-    track = rebuild(experiment, kept, first)
-    if first is not None and not first.complete:
-        first.refuse_other(track.first, folder)
-    found = read_state(track, folder, kept.mark)
+        number, first = None if client is None else kept.client(client), kept_values(folder, kept.mark)
+        if first is None or not first.complete:
+            _refuse_absent(experiment, folder, "weights", "")
+        track = rebuild(experiment, kept, first)
+        if first is not None and not first.complete:
+            first.refuse_other(track.first, folder)
+        found = read_state(track, folder, kept.mark)
+    else:
+        track = prepare(experiment, data_dir)
+        number = None if client is None else track.data().client(client)
+        found = read_state(track, folder)
     if found is None:
         raise UserError(NO_CHECKPOINT.format(folder))
     try:
@@ -141,8 +134,12 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
     .pt2          a program of torch.export
     .onnx         ONNX
     """
-    module = module.eval()
-    with replacing(path) as temporary, _quiet():
+    check_form(path)
+    module, logger = module.eval(), logging.getLogger("torch.onnx")
+    level = logger.level
+    with replacing(path) as temporary, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of compilers
+        logger.setLevel(logging.ERROR)
         try:
             with torch.no_grad():
                 returns_scores = isinstance(module(sample), Tensor)  # then names inside the program are its own
@@ -155,6 +152,8 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
             raise UserError(
                 f"this model cannot be written as {path.suffix} ({why}): .safetensors has its weights"
             ) from error
+        finally:
+            logger.setLevel(level)
 
 
 def check_form(path: Path) -> None:
@@ -162,12 +161,8 @@ def check_form(path: Path) -> None:
     if path.suffix not in (WEIGHTS, *PROGRAMS):
         raise UserError(f"{path}: a model's file ends in {', '.join((WEIGHTS, *PROGRAMS))}, which sets the format")
     if path.suffix == ".onnx":
-        _onnx()
-
-
-def _onnx() -> None:
-    optional("onnx", "writing ONNX", "onnx")
-    optional("onnxscript", "writing ONNX", "onnx")
+        optional("onnx", "writing ONNX", "onnx")
+        optional("onnxscript", "writing ONNX", "onnx")
 
 
 def _torchscript(module: nn.Module, path: Path, sample: Tensor) -> str:
@@ -191,7 +186,6 @@ def _program(module: nn.Module, path: Path, sample: Tensor) -> str:
 
 
 def _open_neural_network(module: nn.Module, path: Path, sample: Tensor) -> str:
-    _onnx()
     torch.onnx.export(
         module, (sample,), str(path), dynamo=True, dynamic_shapes=_any_number(), input_names=["input"],
         output_names=["output"], verbose=False, external_data=False,
@@ -202,20 +196,6 @@ def _open_neural_network(module: nn.Module, path: Path, sample: Tensor) -> str:
 def _any_number() -> tuple[dict[int, object]]:
     """Any number of samples."""
     return ({0: torch.export.Dim("samples", min=1)},)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress the warnings of compilers."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)
 
 
 PROGRAMS: dict[str, Callable[[nn.Module, Path, Tensor], str]] = {

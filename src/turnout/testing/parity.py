@@ -134,7 +134,7 @@ def shrunk(experiment: Experiment, rounds: int = ROUNDS) -> Experiment:
 def one_process(experiment: Experiment) -> InProcess:
     """Settings with which one process computes each client's numbers independently of the others."""
     here = InProcess(device="cpu", threads=1)
-    native = prepare(experiment.but(runtime=here)).about()["engine"] == "native"
+    native = prepare(experiment.but(runtime=here)).runtime.describe()["engine"] == "native"
     return here if native else replace(here, precision="float64", chunk=1)
 
 

@@ -85,7 +85,7 @@ def advise(
     else:
         cases = stand_ins(fleet, facts, folder, rounds or ROUNDS)
     track = prepare(cases[0].experiment, folder_of_data)
-    track.close()
+    track.runtime.close()
     if not isinstance(track, Weights):
         raise UserError("advice is for methods that federate weights")
     if given:

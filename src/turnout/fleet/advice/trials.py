@@ -137,7 +137,7 @@ def measure(experiment: Experiment, data_dir: Path | None = None) -> TrialOutcom
     try:
         return _rounds(track, start)
     finally:
-        track.close()
+        track.runtime.close()
         torch.set_num_threads(before)
 
 

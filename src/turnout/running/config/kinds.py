@@ -98,15 +98,11 @@ ROLES = (
 )
 
 
-def _kinds_of(role: Role) -> dict[str, Maker]:
-    others = {place for other in ROLES for place in other.places if other is not role}
-    found: dict[str, Maker] = {}
-    for place in role.places:
-        found |= kinds_in(place, leave_out=others)
-    return found if role.first is None else {role.first: found[role.first], **found}
-
-
-KINDS: dict[Any, dict[str, Maker]] = {role.protocol: _kinds_of(role) for role in ROLES}
+KINDS: dict[Any, dict[str, Maker]] = {}
+for _role in ROLES:
+    _others = {place for other in ROLES for place in other.places if other is not _role}
+    _found = {name: maker for place in _role.places for name, maker in kinds_in(place, leave_out=_others).items()}
+    KINDS[_role.protocol] = _found if _role.first is None else {_role.first: _found[_role.first], **_found}
 ROLE_NAMES: dict[Any, str] = {role.protocol: role.name for role in ROLES}
 SATELLITES: dict[Any, Mapping[str, str]] = {role.protocol: role.satellites for role in ROLES if role.satellites}
 DEFAULT_KINDS = {AlgorithmSpec: "weights"}  # the kind of a table that names none

@@ -38,24 +38,22 @@ def variants_in(table: Mapping[str, Any]) -> dict[str, Experiment]:
     listed = table[SECTION]
     if not isinstance(listed, dict) or not listed:
         raise UserError("variants is empty: write a table for each variant, such as [variants.scaffold]")
-    return {name: _varied(base, name, settings) for name, settings in listed.items()}
+    found: dict[str, Experiment] = {}
+    for name, settings in listed.items():
+        where = f"{SECTION}.{name}"
+        if not isinstance(settings, dict):
+            raise UserError(f"{where} is a table of settings, [{where}], not {settings!r}")
+        try:
+            changes = nested(settings)
+            if "seed" in changes:
+                raise UserError("seeds are common to all variants: --seeds N repeats them")
+            found[name] = with_table(base, changes)
+        except UserError as mistake:
+            raise UserError(f"{where}: {mistake}") from mistake
+    return found
 
 
-def _varied(base: Experiment, name: str, settings: Any) -> Experiment:
-    where = f"{SECTION}.{name}"
-    if not isinstance(settings, dict):
-        raise UserError(f"{where} is a table of settings, [{where}], not {settings!r}")
-    try:
-        changes = nested(settings)
-        if "seed" in changes:
-            raise UserError("seeds are common to all variants: --seeds N repeats them")
-        varied: Experiment = with_table(base, changes)
-    except UserError as mistake:
-        raise UserError(f"{where}: {mistake}") from mistake
-    return varied
-
-
-def nested(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Keys with dots in them as tables in tables.
 
     >>> nested({"a.b": 1, "a": {"c": 2}})
@@ -63,7 +61,7 @@ def nested(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        _put(found, key, value, above)
+        _put(found, key, value, "")
     return found
 
 
@@ -92,21 +90,15 @@ def with_table(thing: Any, changes: Mapping[str, Any], above: str = "") -> Any:
         is_part = isinstance(part, partial) or (dataclasses.is_dataclass(part) and not isinstance(part, type))
         if not isinstance(value, dict) or "kind" in value or not (isinstance(part, tuple) or is_part):
             changed[name] = build(hints[name], value, here)
-        elif isinstance(part, tuple):
-            changed[name] = _with_items(part, value, here)
+        elif isinstance(part, tuple):  # settings of single entries, by number: `algorithm.terms.0.mu = 0.5`
+            for number, item in value.items():
+                if not number.isdigit() or int(number) >= len(part) or not isinstance(item, dict):
+                    raise UserError(
+                        f"{here}.{number}: {here} has {len(part)} entries here; give the number of one and a setting, "
+                        "such as terms.0.mu, or the whole list"
+                    )
+            changed[name] = tuple(with_table(item, value[str(i)], f"{here}.{i}") if str(i) in value else item
+                                  for i, item in enumerate(part))  # fmt: skip
         else:
             changed[name] = with_table(part, value, here)
     return replaced(thing, changed)
-
-
-def _with_items(items: tuple[Any, ...], changes: Mapping[str, Any], here: str) -> tuple[Any, ...]:
-    """Settings of single entries of a list, by number: `algorithm.terms.0.mu = 0.5`."""
-    for number, value in changes.items():
-        if not number.isdigit() or int(number) >= len(items) or not isinstance(value, dict):
-            raise UserError(
-                f"{here}.{number}: {here} has {len(items)} entries here; give the number of one and a setting, such as "
-                "terms.0.mu, or the whole list"
-            )
-    return tuple(
-        with_table(item, changes[str(i)], f"{here}.{i}") if str(i) in changes else item for i, item in enumerate(items)
-    )

@@ -41,8 +41,15 @@ def to_table(thing: Any, role: Any = None) -> Any:
     if isinstance(thing, Tensor | nn.Module):
         return f"<{type(thing).__name__} {_hash(thing)}>"
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        named = {"kind": name_of(role, thing)} if role is not None else {}
-        return named | _fields(thing)
+        found = {"kind": name_of(role, thing)} if role is not None else {}
+        absent = {f.name for f in dataclasses.fields(thing) if f.default is None}
+        for name, hint in settable(type(thing)).items():
+            value = getattr(thing, name)
+            if value is not None:
+                found[name] = to_table(value, role_in(hint))
+            elif name not in absent:
+                found[name] = nothing(hint)
+        return found
     if isinstance(thing, partial) and role is not None and not thing.args and _has_path(thing.func):
         return {"kind": name_of(role, thing.func)} | to_table(thing.keywords)
     if isinstance(thing, list | tuple):
@@ -63,20 +70,6 @@ def to_table(thing: Any, role: Any = None) -> Any:
 def _has_path(thing: Any) -> bool:
     """Whether a file can name a function or class by its dotted path."""
     return "<" not in getattr(thing, "__qualname__", "<")
-
-
-def _fields(thing: Any) -> dict[str, Any]:
-    """The settings of an object. None is left out if it is the default, and written if not."""
-    hints = settable(type(thing))
-    absent = {f.name for f in dataclasses.fields(thing) if f.default is None}
-    found = {}
-    for name, hint in hints.items():
-        value = getattr(thing, name)
-        if value is not None:
-            found[name] = to_table(value, role_in(hint))
-        elif name not in absent:
-            found[name] = nothing(hint)
-    return found
 
 
 def without_defaults(thing: Any, table: Any) -> Any:

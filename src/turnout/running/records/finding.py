@@ -38,23 +38,22 @@ def runs_in(folder: str | Path) -> FoundRuns:
     if (folder / FILE).is_file():
         name = folder.absolute().name
         return FoundRuns(name, [FoundRun(name, None, folder)], single=True)
-    listed = read_run_list(folder) if (folder / NAME).is_file() else _list_below(folder)
+    if (folder / NAME).is_file():
+        listed = read_run_list(folder)
+    else:
+        own, entries = folder.absolute().name, []
+        for file in [*folder.glob(f"*/{FILE}"), *folder.glob(f"*/*/{FILE}")]:
+            path = file.parent.relative_to(folder)
+            number = re.fullmatch(r"seed-(\d+)", path.name)
+            variant = str(path.parent if number else path)
+            entries.append(RunEntry(own if variant == "." else variant, int(number[1]) if number else 0, str(path)))
+        listed = RunList(own, tuple(sorted(entries, key=lambda entry: (entry.variant, entry.seed))))
     runs = [FoundRun(entry.variant, entry.seed, folder / entry.path) for entry in listed.runs]
     present = [run for run in runs if (run.path / FILE).is_file()]
     if not present:
         raise UserError(f"no records in {folder} yet; name the folder of a run (it has a file {FILE})")
     waiting = [run for run in runs if run not in present]
     return FoundRuns(listed.title, present, single=False, waiting=waiting, named=listed.named)
-
-
-def _list_below(folder: Path) -> RunList:
-    own, entries = folder.absolute().name, []
-    for file in [*folder.glob(f"*/{FILE}"), *folder.glob(f"*/*/{FILE}")]:
-        path = file.parent.relative_to(folder)
-        number = re.fullmatch(r"seed-(\d+)", path.name)
-        variant = str(path.parent if number else path)
-        entries.append(RunEntry(own if variant == "." else variant, int(number[1]) if number else 0, str(path)))
-    return RunList(own, tuple(sorted(entries, key=lambda entry: (entry.variant, entry.seed))))
 
 
 def find_runs(folder: str | Path) -> Runs:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from turnout.errors import UserError, nearest
 from turnout.machine.checksums import Damaged, digest
@@ -95,7 +94,13 @@ class Records:
         with transaction(self.db, self.path, f"round {record.round}"):
             self._insert("rounds", [tuple(_plain(getattr(record, name)) for name in _ROUND_COLUMNS)])
             self._insert("extras", [(record.round, name, _plain(value)) for name, value in record.extra.items()])
-            self._insert_clients(record.round, record.clients)
+            if clients := record.clients:
+                ids = clients["client"].tolist()
+                columns = [clients[name].tolist() if name in clients else [None] * len(ids) for name in CLIENT_COLUMNS]
+                self._insert("clients", list(zip([record.round] * len(ids), ids, *columns, strict=True)))
+                for name in clients.keys() - {"client", *CLIENT_COLUMNS}:
+                    pairs = zip(ids, clients[name].tolist(), strict=True)
+                    self._insert("client_extras", [(record.round, name, c, v) for c, v in pairs])
             self._insert("events", [(record.round, i, *event) for i, event in enumerate(record.events)])
             if evaluation is not None:
                 self._insert_evaluation(evaluation)
@@ -144,12 +149,17 @@ class Records:
             content.append(marshal.dumps(rows.fetchall(), 2))  # version 2 has no references: the same bytes anywhere
         return digest(*content)
 
-    def damage(self) -> str | None:
-        """What is damaged, in words: the file's structure, or rounds whose rows have changed; None if nothing is."""
+    def check(self) -> None:
+        """Refuse damaged records, in structure or in rows: a resumed run would give other results."""
+        if (why := self._damage()) is not None:
+            raise Damaged(self.path, why, RESTORE)
+
+    def _damage(self) -> str | None:
+        """What is damaged, in words; None if nothing is."""
         found = self._one("PRAGMA integrity_check(1)")
         if found != "ok":
             return str(found)
-        if self._one("SELECT 1 FROM sqlite_master WHERE name = 'sums'") is None:
+        if not self.has_table("sums"):
             return None  # an older version wrote it
         sums = dict(self.db.execute("SELECT round, digest FROM sums").fetchall())
         written = {t for table in ("rounds", "evaluations") for (t,) in self.db.execute(f"SELECT round FROM {table}")}
@@ -162,25 +172,10 @@ class Records:
         many = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         return f"the rows of round {', '.join(map(str, wrong[:3]))}{many} are not what was written"
 
-    def check(self) -> None:
-        """Refuse damaged records: a resumed run would give other results."""
-        if (why := self.damage()) is not None:
-            raise Damaged(self.path, why, RESTORE)
-
     def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:
             marks = ",".join("?" * len(rows[0]))
             self.db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
-
-    def _insert_clients(self, t: int, clients: Mapping[str, Tensor]) -> None:
-        if not clients:
-            return
-        ids = clients["client"].tolist()
-        columns = [clients[name].tolist() if name in clients else [None] * len(ids) for name in CLIENT_COLUMNS]
-        self._insert("clients", list(zip([t] * len(ids), ids, *columns, strict=True)))
-        for name in clients.keys() - {"client", *CLIENT_COLUMNS}:
-            values = clients[name].tolist()
-            self._insert("client_extras", [(t, name, c, v) for c, v in zip(ids, values, strict=True)])
 
     def _insert_evaluation(self, evaluation: Evaluation) -> None:
         t = evaluation.round
@@ -199,7 +194,7 @@ class Records:
         """All rounds as columns, in order, with a column for each number that parts add."""
         columns = self._columns("rounds", _ROUND_COLUMNS)
         rows = self.db.execute("SELECT name, round, value FROM extras")
-        return columns | _aligned(columns["round"].tolist(), ((name, t, value) for name, t, value in rows))
+        return columns | _aligned(columns["round"].tolist(), rows)
 
     def column(self, name: str) -> Column:
         """One column of `rounds()`."""
@@ -210,14 +205,14 @@ class Records:
 
     def glossary(self) -> Glossary:
         """Which way each number is better, and its unit."""
-        if self._one("SELECT 1 FROM sqlite_master WHERE name = 'metrics'") is None:
+        if not self.has_table("metrics"):
             return Glossary()
         rows = self.db.execute("SELECT name, higher_is_better, unit FROM metrics ORDER BY place")
         return Glossary({name: MetricInfo(bool(higher), unit) for name, higher, unit in rows})
 
     def warnings(self) -> list[str]:
         """The warnings from before the first round."""
-        if self._one("SELECT 1 FROM sqlite_master WHERE name = 'warnings'") is None:
+        if not self.has_table("warnings"):
             return []
         return [words for (words,) in self.db.execute("SELECT words FROM warnings ORDER BY place")]
 
@@ -262,13 +257,11 @@ class Records:
 
     def client_metrics(self) -> list[str]:
         """The names of the metrics that were evaluated for each client."""
-        query = "SELECT DISTINCT name FROM client_evaluations ORDER BY name"
-        return [name for (name,) in self.db.execute(query)]
+        return [name for (name,) in self.db.execute("SELECT DISTINCT name FROM client_evaluations ORDER BY name")]
 
-    def client_evaluation(self, name: str, t: int | None = None) -> tuple[Column, Column]:
-        """(clients, values) of a metric that was evaluated for each client: in a round, or the latest time."""
-        if t is None:
-            t = self._one("SELECT max(round) FROM client_evaluations WHERE name = ?", (name,))
+    def client_evaluation(self, name: str) -> tuple[Column, Column]:
+        """(clients, values) of a metric that was evaluated for each client, the latest time."""
+        t = self._one("SELECT max(round) FROM client_evaluations WHERE name = ?", (name,))
         if t is None:
             raise UserError(f"{self.path} has no client metric {name!r}; {nearest(name, self.client_metrics())}")
         where = " WHERE name = ? AND round = ?"
@@ -278,6 +271,10 @@ class Records:
     def events(self) -> list[tuple[int, int, str, str]]:
         """(round, client, kind, detail) of every event of the membership, in order."""
         return self.db.execute("SELECT round, client, kind, detail FROM events ORDER BY round, number").fetchall()
+
+    def has_table(self, name: str) -> bool:
+        """Whether the file has a table; older folders lack some."""
+        return self._one("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)) is not None
 
     def _one(self, query: str, values: tuple[Any, ...] = ()) -> Any:
         row = self.db.execute(query, values).fetchone()
@@ -349,7 +346,7 @@ def end_now(records: Records) -> None:
 
 def read_now(records: Records) -> AtWork | None:
     """The cohort of the running round; None if no round is running, or none was written."""
-    if records.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'now'").fetchone() is None:
+    if not records.has_table("now"):
         return None
     row = records.db.execute("SELECT round, at, asked, clients FROM now").fetchone()
     return None if row is None else AtWork(row[0], row[1], row[2], json.loads(row[3]))

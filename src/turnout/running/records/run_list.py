@@ -51,7 +51,10 @@ def read_run_list(folder: Path) -> RunList:
     path = folder / NAME
     found = read_json(path, THEN)
     try:
-        runs = tuple(RunEntry(str(e["variant"]), int(e["seed"]), _inside(path, e["path"])) for e in found["runs"])
+        runs = tuple(RunEntry(str(e["variant"]), int(e["seed"]), str(e["path"])) for e in found["runs"])
+        for below in (PurePath(run.path) for run in runs):  # runs are written there, and the list may be a stranger's
+            if below.is_absolute() or ".." in below.parts:
+                raise UserError(f"{path} lists a run outside its folder ({below}): it cannot be resumed; make it again")
         named = {key: found[key] for key in ("target", "metric") if found.get(key) is not None}
         return RunList(str(found.get("title") or folder.absolute().name), runs, named)
     except UserError:
@@ -59,11 +62,3 @@ def read_run_list(folder: Path) -> RunList:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         like = '{"title": ..., "runs": [{"variant": ..., "seed": ..., "path": ...}]}'
         raise Damaged(path, f"it is not a list of runs, {like}: {error!r}", THEN) from error
-
-
-def _inside(path: Path, named: Any) -> str:
-    """A path below the folder: runs are written there, and a list from a stranger may name another place."""
-    below = PurePath(str(named))
-    if below.is_absolute() or ".." in below.parts:
-        raise UserError(f"{path} lists a run outside its folder ({named}): it cannot be resumed; make it again")
-    return str(named)

@@ -51,7 +51,7 @@ class FoundRun:
         """The experiment file as tables; empty if it cannot be read."""
         try:
             return tomllib.loads(self.text("experiment.toml"))
-        except (ValueError, RecursionError):
+        except (OSError, ValueError, RecursionError):
             return {}
 
 

@@ -63,15 +63,15 @@ CLIENT_COLUMNS = (
 )  # fmt: skip
 
 
-class Rows(sqlite3.Cursor):
+class RecordCursor(sqlite3.Cursor):
     """A cursor whose errors are sentences that name the file."""
 
-    def execute(self, *arguments: Any) -> Rows:
+    def execute(self, *arguments: Any) -> RecordCursor:
         with _explained(self.connection):
             super().execute(*arguments)
         return self
 
-    def executemany(self, *arguments: Any) -> Rows:
+    def executemany(self, *arguments: Any) -> RecordCursor:
         with _explained(self.connection):
             super().executemany(*arguments)
         return self
@@ -94,13 +94,13 @@ class Database(sqlite3.Connection):
 
     path = Path("records.sqlite")
 
-    def cursor(self, *_: Any) -> Rows:  # type: ignore[override]
-        return super().cursor(Rows)
+    def cursor(self, *_: Any) -> RecordCursor:  # type: ignore[override]
+        return super().cursor(RecordCursor)
 
-    def execute(self, *arguments: Any) -> Rows:
+    def execute(self, *arguments: Any) -> RecordCursor:
         return self.cursor().execute(*arguments)
 
-    def executemany(self, *arguments: Any) -> Rows:
+    def executemany(self, *arguments: Any) -> RecordCursor:
         return self.cursor().executemany(*arguments)
 
 
@@ -154,31 +154,27 @@ def transaction(db: Database, path: Path, what: str) -> Iterator[None]:
 def checked(db: Database, path: Path, create: bool) -> Database:
     """The connection, if its file holds records of this version; otherwise closes it and raises."""
     try:
-        _check(db, path, create)
+        application, version, tables = (
+            db.execute(query).fetchone()[0]
+            for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+        )
+        if create and not tables:
+            db.execute("PRAGMA journal_mode = WAL")
+            marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
+            with _explained(path):
+                db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")
+        elif application != APPLICATION:
+            raise UserError(f"{path} is not the records of a run (a database of something else, or empty)")
+        elif version != VERSION:
+            raise UserError(
+                f"{path} has records of version {version}, this Turnout reads version {VERSION}; "
+                "use the Turnout that wrote it, or run the experiment again"
+            )
+        db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; with `Records.sync` also a power cut
     except UserError:
         db.close()
         raise
     return db
-
-
-def _check(db: Database, path: Path, create: bool) -> None:
-    application, version, tables = (
-        db.execute(query).fetchone()[0]
-        for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-    )
-    if create and not tables:
-        db.execute("PRAGMA journal_mode = WAL")
-        marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
-        with _explained(path):
-            db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")
-    elif application != APPLICATION:
-        raise UserError(f"{path} is not the records of a run (a database of something else, or empty)")
-    elif version != VERSION:
-        raise UserError(
-            f"{path} has records of version {version}, this Turnout reads version {VERSION}; "
-            "use the Turnout that wrote it, or run the experiment again"
-        )
-    db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; `Records.sync` also makes it survive a power cut
 
 
 def as_column(values: list[Any]) -> Column:

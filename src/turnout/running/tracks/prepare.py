@@ -61,7 +61,13 @@ def prepare(experiment: Experiment, data_dir: Path | None = None) -> Track:
     else:
         refuse_simulation_only(experiment)
         enrolment, federation = enrol(experiment, data_dir)
-    _check_attack(experiment)
+    kind = experiment.runtime.kind
+    for attack in experiment.world.attack:
+        if attack.colludes and kind != "in-process":
+            raise UserError(
+                f"world.attack = {type(attack).__name__} needs all updates of a round in one place, and runtime "
+                f"{kind!r} has several: use runtime 'in-process', or an attack of single clients such as SignFlip"
+            )
     if isinstance(experiment.algorithm, Algorithm):
         return prepare_weights(experiment, enrolment, federation)
     return track_of(experiment).prepare(experiment, enrolment, federation)
@@ -73,15 +79,6 @@ def track_of(experiment: Experiment) -> TrackModule:
     if name is None:
         raise UserError(f"algorithm is {experiment.algorithm!r}: give a turnout.Algorithm or turnout.Scores")
     return cast(TrackModule, import_module(name))
-
-
-def _check_attack(experiment: Experiment) -> None:
-    attacks, kind = experiment.world.attack, experiment.runtime.kind
-    for name in (type(attack).__name__ for attack in attacks if attack.colludes and kind != "in-process"):
-        raise UserError(
-            f"world.attack = {name} needs all updates of a round in one place, and runtime {kind!r} has several: use "
-            "runtime 'in-process', or an attack of single clients such as SignFlip"
-        )
 
 
 def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federation | None) -> Weights:

@@ -1,7 +1,6 @@
-"""What the loop of running/loop.py drives: a track, with a state that is passed from round to round.
+"""A track, which the loop of running/loop.py drives with a state that is passed from round to round.
 
-The weight track (weights.py) federates parameters; a satellite may federate something else. All tracks offer these
-functions, and so have the same records, checkpoints, stop rules and command line.
+The weight track (weights.py) federates parameters; a satellite may federate something else.
 """
 
 from __future__ import annotations
@@ -45,6 +44,10 @@ class Track(Protocol):
         """A hash of data, settings and initial values: a checkpoint of another experiment is refused."""
 
     @property
+    def runtime(self) -> ClientKeeper:
+        """Where clients work, and what keeps their state."""
+
+    @property
     def first(self) -> FirstValues:
         """The model before the first round."""
 
@@ -84,23 +87,8 @@ class Track(Protocol):
 
     def unpack(self, tree: State) -> Any: ...
 
-    def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        """Write the clients' state; returns the files that hold it now."""
-
-    def load_clients(self, run: str, folder: Path, files: list[str]) -> None:
-        """Begin a run (no files), or restore the clients' state from these files."""
-
-    def durable(self, t: int) -> None:
-        """Called once the checkpoint of round t is on disk."""
-
-    def close(self) -> None:
-        """Called when the run has ended, in any way."""
-
     def data(self) -> Description:
         """The description of the data in a run folder, so that the model can be used without the data."""
-
-    def about(self) -> dict[str, Any]:
-        """What a result may depend on besides the experiment: device, engine, chunk, threads."""
 
     def memory(self) -> dict[str, int]:
         """An estimate of the bytes the run needs: the largest pieces by name."""
@@ -151,7 +139,7 @@ class ClientKeeper(Protocol):
 
 
 class OnRuntime:
-    """What tracks delegate to their runtime: the clients' names and state, and the place of work."""
+    """A track on a runtime, which knows the clients' names."""
 
     experiment: Experiment
     runtime: ClientKeeper
@@ -170,21 +158,6 @@ class OnRuntime:
     def data_note(self) -> str:
         logs = [match.sentence() for match in log_matches(self.experiment) if not match.is_partial]
         return "; ".join(words for words in (self.enrolment.note, *logs) if words)
-
-    def save_clients(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        return self.runtime.save(folder, mark, files)
-
-    def load_clients(self, run: str, folder: Path, files: list[str]) -> None:
-        self.runtime.load(run, folder, files)
-
-    def durable(self, t: int) -> None:
-        self.runtime.durable(t)
-
-    def close(self) -> None:
-        self.runtime.close()
-
-    def about(self) -> dict[str, Any]:
-        return self.runtime.describe()
 
 
 def sample_of(members: Members, experiment: Experiment) -> Tensor:

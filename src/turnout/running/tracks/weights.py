@@ -102,12 +102,12 @@ class Weights(OnRuntime):
         evaluate, mixing = self.experiment.evaluate, self.algorithm.mixing
         whole = central_model(self.model.layout, state.shared_P, state.states) is not None
         common, own = evaluate.per_client and whole, self.algorithm.measures_personal(evaluate)
-        nobody = torch.empty(0, dtype=torch.int64)
+        none = torch.empty(0, dtype=torch.int64)
         return Measure(
             t=t,
             shared_P=state.shared_P,
             states=state.states,
-            client_C=sample_of(state.members, self.experiment) if common or own else nobody,
+            client_C=sample_of(state.members, self.experiment) if common or own else none,
             central=tested(state) if whole else {},
             common=common,
             own=own,
