@@ -1,6 +1,6 @@
 """MTFL, Table 2: seconds of a round on real devices, by what they are spent on.
 
-Every run is a deployment on this machine (deploy/testbed.py): a real SuperLink and a warm process a device, each with a
+Every run is a deployment on this machine (turnout_papers/devices.py): a real SuperLink and a warm process a device, each
 link of its own, shaped. FedAvg, MTFL (the paper's MT-FedAdam: BatchNorm at home, moments averaged, three times the
 bytes) and independent devices. FedAvg's learning rate is chosen in one process, on seeds of its own.
 
@@ -20,11 +20,11 @@ import numpy as np
 import turnout.models as models
 from turnout.data import Digits
 from turnout.deploy.settings import Flower
-from turnout.deploy.testbed import HOW, Testbed
 from turnout.experiment import Algorithm, Evaluate, Experiment
 from turnout.running.records.records import Records
 from turnout.running.result import Run
 from turnout.settings import InProcess
+from turnout_papers.devices import HOW, Testbed
 from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, sgd
 from turnout_papers.studies.claims import BySeed, Claim, better, same
