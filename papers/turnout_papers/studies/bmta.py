@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from turnout.world.participation import Always
 from turnout_papers.studies.claims import Claim
-from turnout_papers.studies.drawing import picture, round_charts
-from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, best, methods, methods_notes
+from turnout_papers.studies.drawing import one_picture, round_charts
+from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SHRUNK, SMALL, EFLSetting, best, methods, methods_notes
 from turnout_papers.studies.published import TABLE_2_BMTA
 from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan
 
@@ -55,11 +55,9 @@ def plan(scale: str) -> StudyPlan:
         "the paper gives no settings, and a shared model's 81 % on CIFAR-100 beside FedAvg's 2 % is hard to believe: "
         "its numbers stand beside ours, and nothing is claimed about them",
     ]
-    if scale == "paper":
-        notes += PAPER_NOTES
-    else:
-        notes.insert(0, f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels; published: MNIST")
-    return StudyPlan([Part("table2", variants, size.seeds)], notes)
+    return StudyPlan.at(
+        scale, [Part("table2", variants, size.seeds)], notes, f"{SHRUNK}; published: MNIST", PAPER_NOTES
+    )
 
 
 def rows(scale: str, curves: Curves) -> list[ResultRow]:
@@ -84,8 +82,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
         f"{setting.data}: mean accuracy of the clients": {method: variant(setting, method) for method in METHODS}
         for setting in SIZES[scale].settings
     }
-    charts = round_charts(curves, names)
-    return {"table2.svg": picture(charts, "percent")} if charts else {}
+    return one_picture("table2.svg", round_charts(curves, names), "percent")
 
 
 STUDY = Study("bmta", __doc__, "personal_accuracy", plan, rows, claims, pictures)

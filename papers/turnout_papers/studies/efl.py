@@ -147,6 +147,8 @@ PAPER_NOTES = (
     "Sentiment140 comes without authors: its tweets are dealt by Dirichlet(0.3) over the two sentiments",
 )
 
+SHRUNK = f"8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels"
+
 
 def efl(setting: EFLSetting, strength: float | None = None) -> dict[str, Any]:
     """The two halves of EFL: scheme C and the elastic term, with the setting's λ or another."""

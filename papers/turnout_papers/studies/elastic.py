@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from turnout.experiment import Experiment
 from turnout_papers.studies.claims import Claim, either
 from turnout_papers.studies.drawing import picture, round_charts
-from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, efl, spread
+from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SHRUNK, SMALL, EFLSetting, efl, spread
 from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan, choose, last_fifth, row
 
 TUNING_SEEDS = 100  # the first of the seeds that λ is chosen on
@@ -44,11 +44,6 @@ def case(setting: EFLSetting, epochs: int) -> str:
 
 
 def variant(setting: EFLSetting, epochs: int, strength: float | str) -> str:
-    """What a run is called.
-
-    >>> variant(SMALL, 5, 0.1), variant(SMALL, 5, CHOSEN)
-    ('digits E=5 lambda=0.1', 'digits E=5 lambda=best')
-    """
     return f"{case(setting, epochs)} lambda={strength if isinstance(strength, str) else format(strength, 'g')}"
 
 
@@ -76,12 +71,7 @@ def plan(scale: str) -> StudyPlan:
         f"flexible participation, {', '.join(_skew(setting) for setting in size.settings)}",
         "final accuracy and spread: mean and standard deviation over the last fifth of the rounds",
     ]
-    if scale == "paper":
-        return StudyPlan(parts, [*notes, *PAPER_NOTES])
-    return StudyPlan(
-        parts,
-        [f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels, {size.rounds} rounds", *notes],
-    )
+    return StudyPlan.at(scale, parts, notes, f"{SHRUNK}, {size.rounds} rounds", PAPER_NOTES)
 
 
 def _skew(setting: EFLSetting) -> str:

@@ -14,7 +14,7 @@ from turnout.experiment import Experiment
 from turnout.parts.substitution.base import Spread
 from turnout.parts.weighting import ByWork, CompleteOnly
 from turnout_papers.studies.claims import Claim
-from turnout_papers.studies.drawing import Chart, band, picture, round_charts
+from turnout_papers.studies.drawing import Chart, band, one_picture, round_charts
 from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, efl
 from turnout_papers.studies.study import Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
@@ -84,11 +84,9 @@ def plan(scale: str) -> StudyPlan:
         f"λ = {', '.join(f'{s.strength:g} ({s.data})' for s in size.settings)}, not chosen on these seeds",
         "accuracy of a run: mean over the last fifth of its rounds",
     ]
-    if scale == "paper":
-        ours = f"ours: 40 clients, E in mini-batches of 10 to 20, {size.rounds} rounds, LSTMs of two layers of 256"
-        return StudyPlan([Part("figure3", variants, size.seeds)], [*found, ours, PAPER_NOTES[-1]])
-    shrunk = f"shrunk: 8x8 digits for the two texts, {SMALL.clients} clients, a small CNN, {size.rounds} rounds"
-    return StudyPlan([Part("figure3", variants, size.seeds)], [shrunk, *found])
+    ours = f"ours: 40 clients, E in mini-batches of 10 to 20, {size.rounds} rounds, LSTMs of two layers of 256"
+    shrunk = f"8x8 digits for the two texts, {SMALL.clients} clients, a small CNN, {size.rounds} rounds"
+    return StudyPlan.at(scale, [Part("figure3", variants, size.seeds)], found, shrunk, [ours, PAPER_NOTES[-1]])
 
 
 def rows(scale: str, curves: Curves) -> list[ResultRow]:
@@ -134,7 +132,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
                 for i, m in enumerate(METHODS)
             ]
             charts.append((f"{setting.data}: final accuracy", "share of the clients asked", lines))
-    return {"figure3.svg": picture(charts, "percent")} if charts else {}
+    return one_picture("figure3.svg", charts, "percent")
 
 
 STUDY = Study("low-participation", __doc__, "global_accuracy", plan, rows, claims, pictures)

@@ -71,6 +71,13 @@ class StudyPlan:
     parts: Sequence[Part]
     notes: Sequence[str] = ()
 
+    @classmethod
+    def at(
+        cls, scale: str, parts: Sequence[Part], notes: Sequence[str], shrunk: str, paper: Sequence[str] = ()
+    ) -> StudyPlan:
+        """With a note on what is shrunk at smaller scales, and those that are for the paper's scale alone."""
+        return cls(parts, [*notes, *paper] if scale == "paper" else [f"shrunk: {shrunk}", *notes])
+
 
 @dataclass(frozen=True)
 class Curve:

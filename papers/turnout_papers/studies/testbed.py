@@ -1,6 +1,6 @@
 """MTFL, Table 2: seconds of a round on real devices, by what they are spent on.
 
-Every run is a deployment on this machine (turnout_papers/devices.py): a real SuperLink and a warm process a device, each
+Every run is a deployment on this machine (devices.py): a real SuperLink and a warm process a device, each with a
 link of its own, shaped. FedAvg, MTFL (the paper's MT-FedAdam: BatchNorm at home, moments averaged, three times the
 bytes) and independent devices. FedAvg's learning rate is chosen in one process, on seeds of its own.
 
