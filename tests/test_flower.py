@@ -200,7 +200,7 @@ def test_a_slow_node_is_left_alone_and_its_late_reply_is_used_where_asked_for(tm
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"world.participation": to.participation.Dropout(0.3)}, "draws who turns up"),
+        ({"world.participation": to.participation.Dropout(0.3)}, "who turns up, but with"),
         ({"world.events": (to.Join(1, 2),)}, "let devices join and leave"),
         ({"evaluate.substitution": True}, "only a simulation"),
         ({"runtime.late": "use", "algorithm.compression": to.compression.SparseTernary()}, "only dense ones"),

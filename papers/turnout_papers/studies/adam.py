@@ -17,10 +17,9 @@ from turnout_papers.recipes.multitask import adam, asking, sgd, table_1
 from turnout_papers.studies.claims import Claim, by_signs, censored, sooner
 from turnout_papers.studies.drawing import WAYS, Chart, band, one_picture, spent
 from turnout_papers.studies.published import TABLE_1_ADAM
-from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, choose, row
+from turnout_papers.studies.study import TUNING_SEEDS, Curve, Curves, Part, ResultRow, Study, StudyPlan, choose, row
 
 METHODS = ("FedAvg", "FedAdam")
-TUNING_SEEDS = 100  # the first of the seeds that settings are chosen on
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,23 @@ from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, sg
 from turnout_papers.studies.claims import BySeed, Claim, better, same
 from turnout_papers.studies.drawing import Series, picture
 from turnout_papers.studies.published import TABLE_2_TESTBED
-from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan, choose, row
+from turnout_papers.studies.study import (
+    TUNING_SEEDS,
+    Curve,
+    Curves,
+    Look,
+    Part,
+    ResultRow,
+    Study,
+    StudyPlan,
+    choose,
+    row,
+)
 
 FEDAVG, MTFL, ALONE = METHODS = ("FedAvg", "MTFL", "Independent")
 PHASES = ("download", "training", "upload", "server")
 TARGET = 0.9  # mean accuracy of clients' own models on their own test data
 CLASSES = 4  # a client
-TUNING_SEEDS = 100  # the first of the seeds that FedAvg's rate is chosen on
 
 
 @dataclass(frozen=True)
