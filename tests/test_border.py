@@ -17,7 +17,7 @@ from hand_made import BAD_HELLOS, TWO_HUNDRED, listed
 from test_flower import world
 from turnout.deploy.demo import compare
 from turnout.deploy.grid import GridLink
-from turnout.deploy.policy import DeviceConditions, Policy
+from turnout.deploy.policy import Policy, PolicyConditions
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
 from turnout.machine.checksums import load_tensors
@@ -209,7 +209,7 @@ NASTY = "\x1b]0;mine\x07 \x1b[2J \u202e\nround 9: all is well"
 
 
 class Rude(Policy):
-    def refusal(self, now: DeviceConditions | None = None) -> str | None:
+    def refusal(self, now: PolicyConditions | None = None) -> str | None:
         return NASTY
 
 

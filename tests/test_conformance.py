@@ -15,8 +15,7 @@ import turnout as to
 from turnout import testing
 from turnout.errors import UserError
 from turnout.fleet import Reading
-from turnout.fleet.fleet_participation import FleetLog
-from turnout.fleet.fleet_selection import AsFleetLog
+from turnout.fleet.fleet_participation import AsFleetLog, FleetLog
 from turnout.parts import selection
 from turnout.running.config.hints import required
 from turnout.running.config.kinds import KINDS, ROLE_NAMES

@@ -12,10 +12,10 @@ import pytest
 import turnout as to
 from turnout.cli import main
 from turnout.deploy.runtime import reported_times
-from turnout.deploy.testbed import ShapedLink, can_shape
 from turnout.experiment import Experiment
 from turnout.running.records.records import Records
 from turnout.running.result import open_run
+from turnout_papers.devices import ShapedLink, can_shape
 from turnout_papers.studies import testbed
 from turnout_papers.studies.running import Findings, run_study
 from turnout_papers.studies.study import Curve, Curves

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from turnout.parts.selection import Everyone
 from turnout_papers.studies.claims import Claim, above
-from turnout_papers.studies.drawing import picture, round_charts
-from turnout_papers.studies.personal import SIZES, experiments
+from turnout_papers.studies.drawing import one_picture, round_charts
+from turnout_papers.studies.personal import SHRUNK, SIZES, experiments
 from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
 METHODS = ("MT-FedAdam", "FedAdam")
@@ -43,9 +43,7 @@ def plan(scale: str) -> StudyPlan:
         "roughly knows its distributions",
         "the paper asserts (10) and shows no numbers; μ and σ² are BatchNorm's running statistics, as there",
     ]
-    if scale != "paper":
-        notes.insert(0, "shrunk: 8x8 digits and two hidden layers of 32 for CIFAR-10 and its CNN")
-    return StudyPlan([Part("neurons", variants, size.seeds)], notes)
+    return StudyPlan.at(scale, [Part("neurons", variants, size.seeds)], notes, SHRUNK)
 
 
 def share(curve: Curve) -> float:
@@ -70,11 +68,10 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
     found = []
     for inequality, words in INEQUALITIES.items():
         claim = f"MT-FedAdam: more than half of the neurons satisfy (10) ({words}, first BatchNorm)"
-        if missing := curves.undecided([claim], METHODS[0]):
-            found += missing
-            continue
-        over_half = {s: v - 50 for s, v in curves.of(column(inequality)).each("MT-FedAdam", share).items()}
-        found.append(above(claim, over_half, unit="points above half"))
+        shares = curves.of(column(inequality))
+        found += curves.undecided([claim], METHODS[0]) or [
+            above(claim, shares.each(METHODS[0], lambda curve: share(curve) - 50), unit="points above half")
+        ]
     return found
 
 
@@ -84,7 +81,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     for inequality, words in INEQUALITIES.items():
         names = {f"neurons that satisfy {words} of (10), percent": {method: method for method in METHODS}}
         charts += round_charts(curves.of(column(inequality)), names, lambda v: 100 * v)
-    return {"neurons.svg": picture(charts)} if charts else {}
+    return one_picture("neurons.svg", charts)
 
 
 MORE = tuple(column(inequality, layer) for layer in LAYERS for inequality in INEQUALITIES)

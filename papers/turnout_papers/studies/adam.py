@@ -15,12 +15,11 @@ from turnout.settings import InProcess
 from turnout_papers.recipes import ONE_CORE
 from turnout_papers.recipes.multitask import adam, asking, sgd, table_1
 from turnout_papers.studies.claims import Claim, by_signs, censored, sooner
-from turnout_papers.studies.drawing import WAYS, Chart, band, picture, spent
+from turnout_papers.studies.drawing import WAYS, Chart, band, one_picture, spent
 from turnout_papers.studies.published import TABLE_1_ADAM
-from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, choose, row
+from turnout_papers.studies.study import TUNING_SEEDS, Curve, Curves, Part, ResultRow, Study, StudyPlan, choose, row
 
 METHODS = ("FedAvg", "FedAdam")
-TUNING_SEEDS = 100  # the first of the seeds that settings are chosen on
 
 
 @dataclass(frozen=True)
@@ -117,11 +116,9 @@ def plan(scale: str) -> StudyPlan:
         f"or after {size.rounds} rounds, "
         f"which counts as such: FedAvg may spend the bytes of {size.rounds // 3} of FedAdam's",
     ]
-    if scale == "paper":
-        notes.append("for its cost: of the paper's E = 1 to 5 only these two are tried, and one seed is tuned on")
-    else:
-        notes.insert(0, "shrunk: 8x8 digits, two hidden layers of 32, fewer clients; the published columns are W = 200")
-    return StudyPlan([Part("tuning", variants, size.tuning, TUNING_SEEDS)], notes)
+    shrunk = "8x8 digits, two hidden layers of 32, fewer clients; the published columns are W = 200"
+    cost = "for its cost: of the paper's E = 1 to 5 only these two are tried, and one seed is tuned on"
+    return StudyPlan.at(scale, [Part("tuning", variants, size.tuning, TUNING_SEEDS)], notes, shrunk, [cost])
 
 
 def variant(case: TargetCase, what: str) -> str:
@@ -238,7 +235,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
             rounds = [censored(rounds_by_seed(curves, case, name), size.rounds) for name in names]
             series.append(band(label, list(size.rates), rounds, i))
         charts.append((f"{case.name}: rounds to the target", "FedAvg's learning rate", series))
-    return {"sensitivity.svg": picture(charts, log=True)} if charts else {}
+    return one_picture("sensitivity.svg", charts, log=True)
 
 
 STUDY = Study("adam", __doc__, "global_accuracy", plan, rows, claims, pictures, WAYS, then=judged)

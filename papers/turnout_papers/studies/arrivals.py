@@ -50,11 +50,6 @@ SIZES = {
 
 
 def variant(name: str, tau: int, kind: str) -> str:
-    """What one of the experiments is called.
-
-    >>> variant("MNIST", 30, "fast")
-    'MNIST 30 fast'
-    """
     return f"{name} {tau} {kind}"
 
 
@@ -86,21 +81,14 @@ def plan(scale: str) -> StudyPlan:
         f"a run that is not back after {size.after} rounds counts as {size.after}",
         f"{size.samples} samples a device of SYNTHETIC, a fifth of them for testing",
     ]
-    if scale != "paper":
-        return StudyPlan(
-            parts,
-            [
-                f"shrunk: no MNIST and EMNIST; watched for {size.after} rounds (paper scale: {SIZES['paper'].after})",
-                *notes,
-            ],
-        )
-    notes += [
+    shrunk = f"no MNIST and EMNIST; watched for {size.after} rounds (paper scale: {SIZES['paper'].after})"
+    paper = [
         "600 samples a device of MNIST and 250 of EMNIST (the rarest character has 278 in our files), the test set "
         "dealt to devices by their labels",
         "EMNIST: the by-class split (62 classes, of which ten are dealt), where the paper has the balanced one; in our "
         "files its official test set, cut into a part to train on and one to test on",
     ]
-    return StudyPlan(parts, notes)
+    return StudyPlan.at(scale, parts, notes, shrunk, paper)
 
 
 def rounds_back(curve: Curve, tau: int) -> int | None:

@@ -117,11 +117,6 @@ def experiment(size: AttacksSize, method: str, turnout: float = 1.0, **world: An
 
 
 def by_share(share: float, turnout: float, method: str) -> str:
-    """What one of the experiments is called.
-
-    >>> by_share(0.4, 0.2, "median")
-    '40 % hostile, 20 % there, median'
-    """
     return f"{100 * share:g} % hostile, {100 * turnout:g} % there, {method}"
 
 

@@ -141,9 +141,8 @@ def plan(scale: str) -> StudyPlan:
         "Table 1 gives rates, no numbers: O(1/τ) bounds the squared distance; D/E bounds the loss at the floor",
         "a distance is the root mean square over the last tenth of the rounds up to T or 4T",
     ]
-    if scale != "paper":
-        notes.insert(0, f"shrunk: paper scale has {SIZES['paper'].clients} clients and T = {SIZES['paper'].rounds}")
-    return StudyPlan([Part("quadratics", variants, size.seeds)], notes)
+    shrunk = f"paper scale has {SIZES['paper'].clients} clients and T = {SIZES['paper'].rounds}"
+    return StudyPlan.at(scale, [Part("quadratics", variants, size.seeds)], notes, shrunk)
 
 
 def rows(scale: str, curves: Curves) -> list[ResultRow]:

@@ -7,32 +7,31 @@ work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from turnout.world.participation import Always
 from turnout_papers.studies.claims import Claim
-from turnout_papers.studies.drawing import picture, round_charts
-from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, best, methods, methods_notes
+from turnout_papers.studies.drawing import one_picture, round_charts
+from turnout_papers.studies.efl import (
+    FULL,
+    PAPER,
+    PAPER_NOTES,
+    SHRUNK,
+    SMALL,
+    EFLSetting,
+    EFLSize,
+    best,
+    methods,
+    methods_notes,
+)
 from turnout_papers.studies.published import TABLE_2_BMTA
 from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan
 
 METHODS = ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL", "EFL ternary")
 
 
-@dataclass(frozen=True)
-class BmtaSize:
-    """How large the study is at one scale; `epochs` is E, in mini-batches at paper scale."""
-
-    settings: tuple[EFLSetting, ...]
-    epochs: int
-    rounds: int
-    seeds: int
-
-
 SIZES = {
-    "smoke": BmtaSize((SMALL,), 1, 3, seeds=2),
-    "small": BmtaSize((SMALL,), 5, 30, seeds=5),
-    "paper": BmtaSize(tuple(PAPER.values()), 20, 60, seeds=3),
+    "smoke": EFLSize((SMALL,), (1,), rounds=3, seeds=2),
+    "small": EFLSize((SMALL,), (5,), rounds=30, seeds=5),
+    "paper": EFLSize(tuple(PAPER.values()), (20,), rounds=60, seeds=3),
 }
 
 
@@ -44,22 +43,20 @@ def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     variants = {
         variant(setting, method): setting.experiment(
-            FULL, size.epochs, size.rounds, Always(), personal=True, **methods(setting)[method]
+            FULL, epochs, size.rounds, Always(), personal=True, **methods(setting)[method]
         )
-        for setting in size.settings
+        for setting, epochs in size.cases()
         for method in METHODS
     }
     notes = [
-        f"E = {size.epochs}, {size.rounds} rounds; two classes a client (CIFAR-10: four), speakers as they are",
+        f"E = {size.epochs[0]}, {size.rounds} rounds; two classes a client (CIFAR-10: four), speakers as they are",
         *methods_notes(size.settings),
         "the paper gives no settings, and a shared model's 81 % on CIFAR-100 beside FedAvg's 2 % is hard to believe: "
         "its numbers stand beside ours, and nothing is claimed about them",
     ]
-    if scale == "paper":
-        notes += PAPER_NOTES
-    else:
-        notes.insert(0, f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels; published: MNIST")
-    return StudyPlan([Part("table2", variants, size.seeds)], notes)
+    return StudyPlan.at(
+        scale, [Part("table2", variants, size.seeds)], notes, f"{SHRUNK}; published: MNIST", PAPER_NOTES
+    )
 
 
 def rows(scale: str, curves: Curves) -> list[ResultRow]:
@@ -84,8 +81,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
         f"{setting.data}: mean accuracy of the clients": {method: variant(setting, method) for method in METHODS}
         for setting in SIZES[scale].settings
     }
-    charts = round_charts(curves, names)
-    return {"table2.svg": picture(charts, "percent")} if charts else {}
+    return one_picture("table2.svg", round_charts(curves, names), "percent")
 
 
 STUDY = Study("bmta", __doc__, "personal_accuracy", plan, rows, claims, pictures)

@@ -19,7 +19,7 @@ from turnout.parts.compression.base import Compression, Sending
 from turnout.parts.compression.ternary import LiteralTernary, SparseTernary
 from turnout.parts.terms.elastic import Elastic
 from turnout_papers.recipes.elastic import cifar_compression, compression, mnist_compression
-from turnout_papers.studies.claims import Claim, above, better
+from turnout_papers.studies.claims import Claim, above
 from turnout_papers.studies.drawing import WAYS, bytes_chart, megabytes, sheet, times_fewer
 from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan, in_tf32, last_fifth, row
 
@@ -103,9 +103,8 @@ def plan(scale: str) -> StudyPlan:
         "u, v: the elastic term with λ = 0.1, mean over reporters; its bytes are counted, which the paper does not do",
         "constant update: one client that wants to move the same way for ever; 1 is as far as it should get",
     ]
-    if scale == "paper":
-        return StudyPlan(parts, [*notes, "CIFAR-10: the simplified VGG11, five classes a client, TF32"])
-    return StudyPlan(parts, ["shrunk: 8x8 digits and a small CNN", *notes])
+    cifar = "CIFAR-10: the simplified VGG11, five classes a client, TF32"
+    return StudyPlan.at(scale, parts, notes, "8x8 digits and a small CNN", [cifar])
 
 
 def overshoot(compression: Compression, rounds: int) -> float:
@@ -155,17 +154,11 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
             f"{case.data}: sparse ternary both ways takes at least {FEWER:g} times fewer bytes",
             f"{case.data}: Algorithm 1 as printed is worse than with what is sent applied",
         )
-        if missing := curves.undecided(words, plain, ternary, literal):
-            found += missing
-            continue
-        beyond = {seed: times - FEWER for seed, times in times_fewer(curves, plain, ternary).items()}
-        diverged = {  # 0 where the model has diverged to NaN
-            seed: value if np.isfinite(value) else 0.0 for seed, value in curves.each(literal, last_fifth).items()
-        }
-        found += [
+        found += curves.undecided(words, plain, ternary, literal) or [
             curves.better(words[0], ternary, plain, last_fifth, margin=MARGIN),
-            above(words[1], beyond, unit=f"times beyond {FEWER:g}"),
-            better(words[2], curves.each(ternary, last_fifth), diverged, "points"),
+            above(words[1], times_fewer(curves, plain, ternary, FEWER), unit=f"times beyond {FEWER:g}"),
+            # 0 where the model has diverged to NaN
+            curves.better(words[2], ternary, literal, lambda curve: float(np.nan_to_num(last_fifth(curve)))),
         ]
     return found
 

@@ -85,9 +85,7 @@ def plan(scale: str) -> StudyPlan:
         "devices: turnout_papers.recipes.clock.fleet; a small network reaches a twentieth of what a large one does",
         "clients are in five clusters of two classes; in the fleet of tiers the last cluster has the Raspberry Pis",
     ]
-    if scale != "paper":
-        notes.insert(0, "shrunk: the model of 20 k parameters only")
-    return StudyPlan([Part("fleets", variants, size.seeds)], notes)
+    return StudyPlan.at(scale, [Part("fleets", variants, size.seeds)], notes, "the model of 20 k parameters only")
 
 
 def look(run: Run) -> Look:

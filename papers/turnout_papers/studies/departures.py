@@ -53,11 +53,6 @@ SIZES = {
 
 
 def variant(spread: float, tau: int, leave: str) -> str:
-    """What one of the experiments is called.
-
-    >>> variant(0.1, 30, "include")
-    '(0.1, 0.1) 30 include'
-    """
     return f"({spread:g}, {spread:g}) {tau} {leave}"
 
 
@@ -70,7 +65,6 @@ def plan(scale: str) -> StudyPlan:
             made["decide"] = made["decide"].but(rounds=tau + 1)  # what it would say is known when the device leaves
             runs |= {variant(spread, tau, leave): experiment for leave, experiment in on_one_core(made).items()}
     parts = [Part("SYNTHETIC", runs, size.seeds)]
-    full = SIZES["paper"]
     notes = [
         "assumed, as the paper does not say: E = 5 epochs, traces with Table 2's moments",
         f"{size.samples} samples a device, a fifth of them for testing",
@@ -78,10 +72,9 @@ def plan(scale: str) -> StudyPlan:
         "`decide` is right at a deadline if it names the one with the smaller test loss there; how its constants are "
         "fitted was chosen on other seeds (100 to 103)",
     ]
-    if scale == "paper":
-        return StudyPlan(parts, notes)
-    shrunk = f"shrunk: τ0 = {', '.join(map(str, size.taus))} (paper: 10 to 50 by 5), {size.samples} samples a device "
-    return StudyPlan(parts, [f"{shrunk}(paper scale: {full.samples}), (α, β) without (.5, .5)", *notes])
+    shrunk = f"τ0 = {', '.join(map(str, size.taus))} (paper: 10 to 50 by 5), {size.samples} samples a device "
+    shrunk += f"(paper scale: {SIZES['paper'].samples}), (α, β) without (.5, .5)"
+    return StudyPlan.at(scale, parts, notes, shrunk)
 
 
 def crossing(kept: Curve, out: Curve, tau: int, last: int) -> float:

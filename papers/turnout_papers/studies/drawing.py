@@ -81,6 +81,11 @@ def picture(charts: Sequence[Chart], unit: Unit = "number", log: bool = False) -
     return sheet([line_chart(series, title, x, unit, log_x=log, log_y=log_y) for title, x, series in charts])
 
 
+def one_picture(name: str, charts: Sequence[Chart], unit: Unit = "number", log: bool = False) -> dict[str, str]:
+    """The charts as a file with a name; none where there is nothing to draw."""
+    return {name: picture(charts, unit, log)} if charts else {}
+
+
 # -- bytes
 
 
@@ -99,10 +104,10 @@ def megabytes(curves: Curves, variant: str, ways: tuple[str, ...] = WAYS) -> dic
     return {seed: bytes_ / 1e6 for seed, bytes_ in total(curves, variant, ways).items()}
 
 
-def times_fewer(curves: Curves, dense: str, other: str) -> dict[int, float]:
-    """How many times fewer bytes a run sent than one with whole messages, by seed."""
+def times_fewer(curves: Curves, dense: str, other: str, beyond: float = 0.0) -> dict[int, float]:
+    """How many times fewer bytes (beyond a number) a run sent than one with whole messages, by seed."""
     ours, theirs = total(curves, other), total(curves, dense)
-    return {seed: theirs[seed] / ours[seed] for seed in ours if seed in theirs}
+    return {seed: theirs[seed] / ours[seed] - beyond for seed in ours if seed in theirs}
 
 
 def reached(curve: Curve, spent_T: NDArray[np.float64], target: float) -> tuple[float, float]:

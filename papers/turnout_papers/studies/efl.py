@@ -147,6 +147,33 @@ PAPER_NOTES = (
     "Sentiment140 comes without authors: its tweets are dealt by Dirichlet(0.3) over the two sentiments",
 )
 
+SHRUNK = f"8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels"
+
+
+@dataclass(frozen=True)
+class EFLSize:
+    """How large a study of EFL is at one scale.
+
+    settings   the data sets
+    epochs     the values of E, in mini-batches at paper scale
+    rounds     of a run
+    seeds      that are judged
+    shares     of the clients that are asked, most first
+    strengths  the values of λ to choose from
+    tuning     seeds that λ is chosen on
+    """
+
+    settings: tuple[EFLSetting, ...]
+    epochs: tuple[int, ...]
+    rounds: int
+    seeds: int
+    shares: tuple[float, ...] = ()
+    strengths: tuple[float, ...] = ()
+    tuning: int = 0
+
+    def cases(self) -> list[tuple[EFLSetting, int]]:
+        return [(setting, epochs) for setting in self.settings for epochs in self.epochs]
+
 
 def efl(setting: EFLSetting, strength: float | None = None) -> dict[str, Any]:
     """The two halves of EFL: scheme C and the elastic term, with the setting's λ or another."""

@@ -8,34 +8,30 @@ The paper has curves and no numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from turnout.experiment import Experiment
 from turnout_papers.studies.claims import Claim, either
 from turnout_papers.studies.drawing import picture, round_charts
-from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, efl, spread
-from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan, choose, last_fifth, row
+from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SHRUNK, SMALL, EFLSetting, EFLSize, efl, spread
+from turnout_papers.studies.study import (
+    TUNING_SEEDS,
+    Curves,
+    Part,
+    ResultRow,
+    Study,
+    StudyPlan,
+    choose,
+    last_fifth,
+    row,
+)
 
-TUNING_SEEDS = 100  # the first of the seeds that λ is chosen on
 CHOSEN = "best"
 
 
-@dataclass(frozen=True)
-class ElasticSize:
-    """How large the study is at one scale; `epochs` is E, in mini-batches at paper scale."""
-
-    settings: tuple[EFLSetting, ...]
-    epochs: tuple[int, ...]
-    strengths: tuple[float, ...]
-    rounds: int
-    tuning: int
-    seeds: int
-
-
 SIZES = {
-    "smoke": ElasticSize((SMALL,), (2,), (0.01, 0.03), 5, tuning=1, seeds=2),
-    "small": ElasticSize((SMALL,), (2, 5, 10), (0.01, 0.03, 0.1), 30, tuning=2, seeds=5),
-    "paper": ElasticSize(tuple(PAPER.values()), (20, 40), (0.003, 0.03, 0.3), 60, tuning=1, seeds=3),
+    "smoke": EFLSize((SMALL,), (2,), rounds=5, seeds=2, strengths=(0.01, 0.03), tuning=1),
+    "small": EFLSize((SMALL,), (2, 5, 10), rounds=30, seeds=5, strengths=(0.01, 0.03, 0.1), tuning=2),
+    "paper": EFLSize(tuple(PAPER.values()), (20, 40), rounds=60, seeds=3, strengths=(0.003, 0.03, 0.3), tuning=1),
 }
 
 
@@ -44,16 +40,7 @@ def case(setting: EFLSetting, epochs: int) -> str:
 
 
 def variant(setting: EFLSetting, epochs: int, strength: float | str) -> str:
-    """What a run is called.
-
-    >>> variant(SMALL, 5, 0.1), variant(SMALL, 5, CHOSEN)
-    ('digits E=5 lambda=0.1', 'digits E=5 lambda=best')
-    """
     return f"{case(setting, epochs)} lambda={strength if isinstance(strength, str) else format(strength, 'g')}"
-
-
-def cases(scale: str) -> list[tuple[EFLSetting, int]]:
-    return [(setting, epochs) for setting in SIZES[scale].settings for epochs in SIZES[scale].epochs]
 
 
 def experiment(setting: EFLSetting, epochs: int, strength: float, rounds: int) -> Experiment:
@@ -65,7 +52,7 @@ def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     variants = {
         variant(setting, epochs, strength): experiment(setting, epochs, strength, size.rounds)
-        for setting, epochs in cases(scale)
+        for setting, epochs in SIZES[scale].cases()
         for strength in size.strengths
     }
     parts = [Part("tuning", variants, size.tuning, TUNING_SEEDS)]
@@ -76,12 +63,7 @@ def plan(scale: str) -> StudyPlan:
         f"flexible participation, {', '.join(_skew(setting) for setting in size.settings)}",
         "final accuracy and spread: mean and standard deviation over the last fifth of the rounds",
     ]
-    if scale == "paper":
-        return StudyPlan(parts, [*notes, *PAPER_NOTES])
-    return StudyPlan(
-        parts,
-        [f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels, {size.rounds} rounds", *notes],
-    )
+    return StudyPlan.at(scale, parts, notes, f"{SHRUNK}, {size.rounds} rounds", PAPER_NOTES)
 
 
 def _skew(setting: EFLSetting) -> str:
@@ -100,7 +82,7 @@ def chosen(scale: str, setting: EFLSetting, epochs: int, curves: Curves) -> floa
 
 def judged(scale: str, curves: Curves) -> Sequence[Part]:
     size, variants = SIZES[scale], {}
-    for setting, epochs in cases(scale):
+    for setting, epochs in SIZES[scale].cases():
         strength = chosen(scale, setting, epochs, curves)
         if strength is not None:
             variants[variant(setting, epochs, "0")] = experiment(setting, epochs, 0.0, size.rounds)
@@ -115,7 +97,7 @@ def pair(setting: EFLSetting, epochs: int) -> dict[str, str]:
 
 def rows(scale: str, curves: Curves) -> list[ResultRow]:
     found = []
-    for setting, epochs in cases(scale):
+    for setting, epochs in SIZES[scale].cases():
         label, names = case(setting, epochs), pair(setting, epochs)
         strength = chosen(scale, setting, epochs, curves)
         if strength is None or not curves.has(*names.values()):
@@ -129,7 +111,7 @@ def rows(scale: str, curves: Curves) -> list[ResultRow]:
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
     found = []
-    for setting, epochs in cases(scale):
+    for setting, epochs in SIZES[scale].cases():
         claim = f"{case(setting, epochs)}, non-IID: the best λ has higher final accuracy, or lower spread, than λ = 0"
         without, with_it = pair(setting, epochs).values()
         if curves.has(without, with_it):
@@ -144,7 +126,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
     """Figure 2: test accuracy above, training loss below."""
-    names = {case(setting, epochs): pair(setting, epochs) for setting, epochs in cases(scale)}
+    names = {case(setting, epochs): pair(setting, epochs) for setting, epochs in SIZES[scale].cases()}
     above = round_charts(curves, {f"{label}: accuracy": own for label, own in names.items()})
     if not above:
         return {}

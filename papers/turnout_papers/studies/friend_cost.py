@@ -58,9 +58,8 @@ def plan(scale: str) -> StudyPlan:
         "Θ_t with p = .05, β = .25, B_max = 3, δ_f = 0, of which the paper gives none, and T the rounds of the run; a "
         "client is judged after three rounds in common",
     ]
-    return StudyPlan(
-        parts, notes if scale == "paper" else ["shrunk as study `friends`: Digits instead of CIFAR-10", *notes]
-    )
+    shrunk = "shrunk as study `friends`: Digits instead of CIFAR-10"
+    return StudyPlan(parts, notes if scale == "paper" else [shrunk, *notes])
 
 
 def pairs_in_the_end(curve: Curve) -> float:

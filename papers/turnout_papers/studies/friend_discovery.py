@@ -51,9 +51,8 @@ def plan(scale: str) -> StudyPlan:
         "every method has its own trajectory, so errors are compared between runs, not between sums of one round",
         "stand-ins: how much of the missing shares goes to the missing client's own cluster",
     ]
-    if scale == "paper":
-        return StudyPlan(parts, notes)
-    return StudyPlan(parts, [f"shrunk as study `friends`: Digits, {SIZES[scale].rounds['Digits']} rounds", *notes])
+    shrunk = f"shrunk as study `friends`: Digits, {size.rounds.get('Digits')} rounds"
+    return StudyPlan(parts, notes if scale == "paper" else [shrunk, *notes])
 
 
 def look(run: Run) -> Look:
@@ -119,15 +118,12 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
             f"{label}: the substitution error is smaller under FDMS than under Dropout",
             f"{label}: the substitution error is smaller under FDMS than under Stale",
         ]
-        if missing := curves.undecided(words, *names.values()):
-            found += missing
-            continue
-        fdms, errors = names["FDMS"], {method: curves.seen(name, error) for method, name in names.items()}
-        found += [
+        fdms = names["FDMS"]
+        found += curves.undecided(words, *names.values()) or [
             better(words[0], similarities(curves, fdms, True), similarities(curves, fdms, False)),
             above(words[1], curves.seen(fdms, lambda look: own_cluster(look) - 0.5), unit="above one half"),
-            better(words[2], errors["Dropout"], errors["FDMS"]),
-            better(words[3], errors["Stale"], errors["FDMS"]),
+            better(words[2], curves.seen(names["Dropout"], error), curves.seen(fdms, error)),
+            better(words[3], curves.seen(names["Stale"], error), curves.seen(fdms, error)),
         ]
     return found
 

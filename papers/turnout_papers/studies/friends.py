@@ -35,19 +35,16 @@ def plan(scale: str) -> StudyPlan:
         "accuracy of a run: mean over the last fifth of its rounds",
         "independent: every client drops out by itself, so a friend need not be there (Appendix B); no claim is made",
     ]
-    if scale == "paper":
-        code = (
-            "as the authors' code: a client trains on the first 80 % of its samples, sorted by class, so on 62.5 % of "
-        )
-        code += (
-            "one class and 37.5 % of the other; CIFAR-10's pixels in [-1, 1]; half of MNIST's second convolution and "
-        )
-        return StudyPlan(
-            parts, [*notes, code + "hidden layer dropped in training", "Fashion-MNIST with MNIST's network"]
-        )
-    shrunk = f"{SIZES[scale].rounds['Digits']} rounds"
-    shrunk += ", a network with one hidden layer of 50, batches of 10, about 72 samples a client (K = 40: 36)"
-    return StudyPlan(parts, [f"shrunk: Digits instead of MNIST, CIFAR-10 and Fashion-MNIST, {shrunk}", *notes])
+    code = (
+        "as the authors' code: a client trains on the first 80 % of its samples, sorted by class, so on 62.5 % of one "
+        "class and 37.5 % of the other; CIFAR-10's pixels in [-1, 1]; half of MNIST's second convolution and hidden "
+        "layer dropped in training"
+    )
+    shrunk = (
+        f"Digits instead of MNIST, CIFAR-10 and Fashion-MNIST, {size.rounds.get('Digits')} rounds, a network with one "
+        "hidden layer of 50, batches of 10, about 72 samples a client (K = 40: 36)"
+    )
+    return StudyPlan.at(scale, parts, notes, shrunk, [code, "Fashion-MNIST with MNIST's network"])
 
 
 def early(curve: Curve) -> float:

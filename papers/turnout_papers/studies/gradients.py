@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from turnout_papers.studies.claims import Claim
 from turnout_papers.studies.drawing import over_rounds, picture, round_charts
-from turnout_papers.studies.personal import METHODS, SIZES, experiments
+from turnout_papers.studies.personal import METHODS, SHRUNK, SIZES, experiments
 from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
 LAYERS = {
@@ -37,9 +37,7 @@ def plan(scale: str) -> StudyPlan:
         f"{size.data}, {size.clients} clients of 2 classes, a fifth noisy, {size.rounds} rounds",
         "a ratio is the mean magnitude in the last tenth of the rounds over that in the first tenth",
     ]
-    if scale != "paper":
-        notes.insert(0, "shrunk: 8x8 digits and two hidden layers of 32 for CIFAR-10 and its CNN")
-    return StudyPlan([Part("figure7", variants, size.seeds)], notes)
+    return StudyPlan.at(scale, [Part("figure7", variants, size.seeds)], notes, SHRUNK)
 
 
 def first_tenth(curve: Curve) -> float:

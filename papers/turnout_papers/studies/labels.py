@@ -79,12 +79,9 @@ def plan(scale: str) -> StudyPlan:
         "assumed, as the paper does not say: 3x3 kernels and a 2x2 pool after each convolution, early stopping on a "
         "tenth of a round's samples with patience 2, label mix ~ Dirichlet(5) a round, fresh weights every round",
     ]
-    if scale == "paper":
-        return StudyPlan(
-            parts, [*notes, "pictures of 64x64 (paper: 128x128), Adam with lr 0.001, batches of 32, draws that repeat"]
-        )
-    shrunk = "shrunk: digits 3, 5, 8, 9 instead of cat, dog, sheep, elephant; 60 samples a user and round, 320 public; "
-    return StudyPlan(parts, [f"{shrunk}Adam with lr 0.01, batches of 2; {SIZES[scale].rounds} rounds", *notes])
+    paper = "pictures of 64x64 (paper: 128x128), Adam with lr 0.001, batches of 32, draws that repeat"
+    shrunk = "digits 3, 5, 8, 9 instead of cat, dog, sheep, elephant; 60 samples a user and round, 320 public; "
+    return StudyPlan.at(scale, parts, notes, f"{shrunk}Adam with lr 0.01, batches of 2; {rounds} rounds", [paper])
 
 
 # -- numbers

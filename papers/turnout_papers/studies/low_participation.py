@@ -7,45 +7,28 @@ besides. The accuracy of a run is its mean over the last fifth of the rounds. Th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from turnout.experiment import Experiment
 from turnout.parts.substitution.base import Spread
 from turnout.parts.weighting import ByWork, CompleteOnly
 from turnout_papers.studies.claims import Claim
-from turnout_papers.studies.drawing import Chart, band, picture, round_charts
-from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, efl
+from turnout_papers.studies.drawing import Chart, band, one_picture, round_charts
+from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, EFLSize, efl
 from turnout_papers.studies.study import Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 DROPS, USES, EFL = METHODS = ("FedAvg", "FedAvg + C", "EFL")
 
 
-@dataclass(frozen=True)
-class LowParticipationSize:
-    """How large the study is at one scale: the `shares` of the clients that are asked, most first.
-
-    `epochs` is E, in mini-batches at paper scale.
-    """
-
-    settings: tuple[EFLSetting, ...]
-    shares: tuple[float, ...]
-    epochs: int
-    rounds: int
-    seeds: int
-
-
 SIZES = {
-    "smoke": LowParticipationSize((SMALL,), (1.0, 0.2), 5, 4, seeds=2),
-    "small": LowParticipationSize((SMALL,), (1.0, 0.5, 0.2), 5, 40, seeds=8),
-    "paper": LowParticipationSize(
+    "smoke": EFLSize((SMALL,), (5,), rounds=4, seeds=2, shares=(1.0, 0.2)),
+    "small": EFLSize((SMALL,), (5,), rounds=40, seeds=8, shares=(1.0, 0.5, 0.2)),
+    "paper": EFLSize(
         tuple(replace(PAPER[data], clients=40) for data in ("Sentiment140", "Shakespeare")),
-        (1.0, 0.5, 0.1),
-        20,
-        60,
-        seeds=3,
+        (20,), rounds=60, seeds=3, shares=(1.0, 0.5, 0.1),
     ),
-}
+}  # fmt: skip
 
 
 def case(setting: EFLSetting, share: float) -> str:
@@ -60,13 +43,13 @@ def cases(scale: str) -> list[tuple[EFLSetting, float]]:
     return [(setting, share) for setting in SIZES[scale].settings for share in SIZES[scale].shares]
 
 
-def experiment(setting: EFLSetting, share: float, method: str, size: LowParticipationSize) -> Experiment:
+def experiment(setting: EFLSetting, share: float, method: str, size: EFLSize) -> Experiment:
     algorithms: dict[str, dict[str, Any]] = {
         DROPS: {"weighting": CompleteOnly(), "substitution": Spread()},
         USES: {"weighting": ByWork()},
         EFL: efl(setting),
     }
-    return replace(setting, asked=share).experiment(FULL, size.epochs, size.rounds, **algorithms[method])
+    return replace(setting, asked=share).experiment(FULL, size.epochs[0], size.rounds, **algorithms[method])
 
 
 def plan(scale: str) -> StudyPlan:
@@ -77,18 +60,16 @@ def plan(scale: str) -> StudyPlan:
         for method in METHODS
     }
     found = [
-        f"E = {size.epochs}; those asked finish what the first five traces of flexible participation allow: a fifth of "
-        "them, all",
+        f"E = {size.epochs[0]}; those asked finish what the first five traces of flexible participation allow: a "
+        "fifth of them, all",
         "FedAvg: the complete are averaged, unfinished work is thrown away; FedAvg + C: scheme C and nothing else; "
         "EFL: scheme C and the elastic term, without compression (study `bytes` has that)",
         f"λ = {', '.join(f'{s.strength:g} ({s.data})' for s in size.settings)}, not chosen on these seeds",
         "accuracy of a run: mean over the last fifth of its rounds",
     ]
-    if scale == "paper":
-        ours = f"ours: 40 clients, E in mini-batches of 10 to 20, {size.rounds} rounds, LSTMs of two layers of 256"
-        return StudyPlan([Part("figure3", variants, size.seeds)], [*found, ours, PAPER_NOTES[-1]])
-    shrunk = f"shrunk: 8x8 digits for the two texts, {SMALL.clients} clients, a small CNN, {size.rounds} rounds"
-    return StudyPlan([Part("figure3", variants, size.seeds)], [shrunk, *found])
+    ours = f"ours: 40 clients, E in mini-batches of 10 to 20, {size.rounds} rounds, LSTMs of two layers of 256"
+    shrunk = f"8x8 digits for the two texts, {SMALL.clients} clients, a small CNN, {size.rounds} rounds"
+    return StudyPlan.at(scale, [Part("figure3", variants, size.seeds)], found, shrunk, [ours, PAPER_NOTES[-1]])
 
 
 def rows(scale: str, curves: Curves) -> list[ResultRow]:
@@ -134,7 +115,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
                 for i, m in enumerate(METHODS)
             ]
             charts.append((f"{setting.data}: final accuracy", "share of the clients asked", lines))
-    return {"figure3.svg": picture(charts, "percent")} if charts else {}
+    return one_picture("figure3.svg", charts, "percent")
 
 
 STUDY = Study("low-participation", __doc__, "global_accuracy", plan, rows, claims, pictures)

@@ -12,8 +12,18 @@ from dataclasses import dataclass
 from turnout.experiment import Experiment
 from turnout.world.participation import Always
 from turnout_papers.studies.claims import Claim
-from turnout_papers.studies.drawing import picture, round_charts
-from turnout_papers.studies.efl import PAPER, PAPER_NOTES, RESNET, SMALL, SYNTHETIC, EFLSetting, methods, methods_notes
+from turnout_papers.studies.drawing import one_picture, round_charts
+from turnout_papers.studies.efl import (
+    PAPER,
+    PAPER_NOTES,
+    RESNET,
+    SHRUNK,
+    SMALL,
+    SYNTHETIC,
+    EFLSetting,
+    methods,
+    methods_notes,
+)
 from turnout_papers.studies.study import Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 METHODS = ("FedAvg", "FedProx", "SCAFFOLD", "APFL", "EFL", "EFL ternary")
@@ -42,11 +52,6 @@ class NonIIDSize:
         return self.setting.splits(self.between)
 
     def variant(self, split: str, method: str) -> str:
-        """What a run is called.
-
-        >>> SIZES["small"][0].variant("m=4", "EFL")
-        'digits m=4 EFL'
-        """
         return f"{self.setting.name} {split} {method}"
 
     def experiment(self, split: str, method: str) -> Experiment:
@@ -80,13 +85,12 @@ def plan(scale: str) -> StudyPlan:
     ]
     if scale != "paper":
         notes[0] = notes[0].removeprefix("digits: ")
-        return StudyPlan(parts, [f"shrunk: 8x8 digits, {SMALL.clients} clients, a CNN of 8 and 16 channels", *notes])
     resnet = (
         "ResNet50 with its own stem (7x7, stride 2) on 28x28 pictures: 10 clients a round, without methods that "
         "keep a model a client (9 GB); EMNIST by class, six classes a client"
     )
     synthetic = "SYNTHETIC: 50 clients, one W for all against SYNTHETIC(1,1), everybody every round, E in epochs"
-    return StudyPlan(parts, [*notes, *PAPER_NOTES[:2], resnet, synthetic])
+    return StudyPlan.at(scale, parts, notes, SHRUNK, [*PAPER_NOTES[:2], resnet, synthetic])
 
 
 def lost(size: NonIIDSize, method: str) -> Pair:
@@ -132,8 +136,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
         for size in SIZES[scale]
         for split in size.splits
     }
-    charts = round_charts(curves, names)
-    return {"figure1.svg": picture(charts, "percent")} if charts else {}
+    return one_picture("figure1.svg", round_charts(curves, names), "percent")
 
 
 STUDY = Study("noniid", __doc__, "global_accuracy", plan, rows, claims, pictures, ("personal_accuracy",))

@@ -67,11 +67,6 @@ def experiments(name: str, split: str, participation: Participation, size: Parti
 
 
 def variant(name: str, split: str, traces: int | str, scheme: str) -> str:
-    """What one of the experiments is called.
-
-    >>> variant("MNIST", "IID", 3, "B"), variant("MNIST", "IID", "T50", "B")
-    ('MNIST IID T=3 B', 'MNIST IID all T50 B')
-    """
     who = f"T={traces}" if isinstance(traces, int) else f"all {traces}"
     return f"{name} {split} {who} {scheme}"
 
@@ -98,16 +93,12 @@ def plan(scale: str) -> StudyPlan:
         "accuracy of a run: mean over the last tenth of its rounds (paper: after the last round)",
         f"homogeneous participation: everybody on trace {ONE_TRACE}",
     ]
-    if scale == "paper":
-        emnist = "62 devices and classes (by class); the paper says by merge, which has 47 classes"
-        return StudyPlan(
-            parts, [*notes, f"SYNTHETIC sizes capped at {size.cap}, the others by their pool", f"EMNIST: {emnist}"]
-        )
-    shrunk = (
-        f"shrunk: {size.rounds} rounds (paper: {full.rounds}), sizes of SYNTHETIC capped at {size.cap} (paper scale: "
-    )
-    shrunk += f"{full.cap}), no MNIST and EMNIST"
-    return StudyPlan(parts, [shrunk + (f", {size.clients} clients (paper: 50)" if size.clients != 50 else ""), *notes])
+    shrunk = f"{size.rounds} rounds (paper: {full.rounds}), sizes of SYNTHETIC capped at {size.cap} "
+    shrunk += f"(paper scale: {full.cap}), no MNIST and EMNIST"
+    shrunk += f", {size.clients} clients (paper: 50)" if size.clients != 50 else ""
+    capped = f"SYNTHETIC sizes capped at {size.cap}, the others by their pool"
+    emnist = "EMNIST: 62 devices and classes (by class); the paper says by merge, which has 47 classes"
+    return StudyPlan.at(scale, parts, notes, shrunk, [capped, emnist])
 
 
 def splits(scale: str) -> list[tuple[str, str]]:

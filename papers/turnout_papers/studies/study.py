@@ -30,6 +30,7 @@ Pair = tuple[str, str]  # of two variants, the first less the second
 Variant = str | Pair
 Option = TypeVar("Option")  # a setting that is tuned
 Number = Callable[["Curve"], float]  # of a run's curve
+TUNING_SEEDS = 100  # the first of the seeds that settings are chosen on; they are judged on others, from 0
 
 
 class Play(Protocol):
@@ -45,7 +46,7 @@ class Part:
     name        of the folder
     variants    the experiments by name
     seeds       how many
-    first_seed  the first of them; settings are chosen on other seeds (from 100) than they are judged on (from 0)
+    first_seed  the first of them
     play        how they are run, where that is not in this program (on devices, for example)
     """
 
@@ -70,6 +71,13 @@ class StudyPlan:
 
     parts: Sequence[Part]
     notes: Sequence[str] = ()
+
+    @classmethod
+    def at(
+        cls, scale: str, parts: Sequence[Part], notes: Sequence[str], shrunk: str, paper: Sequence[str] = ()
+    ) -> StudyPlan:
+        """With a note on what is shrunk at smaller scales, and those that are for the paper's scale alone."""
+        return cls(parts, [*notes, *paper] if scale == "paper" else [f"shrunk: {shrunk}", *notes])
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """MTFL, Table 2: seconds of a round on real devices, by what they are spent on.
 
-Every run is a deployment on this machine (deploy/testbed.py): a real SuperLink and a warm process a device, each with a
+Every run is a deployment on this machine (devices.py): a real SuperLink and a warm process a device, each with a
 link of its own, shaped. FedAvg, MTFL (the paper's MT-FedAdam: BatchNorm at home, moments averaged, three times the
 bytes) and independent devices. FedAvg's learning rate is chosen in one process, on seeds of its own.
 
@@ -20,23 +20,33 @@ import numpy as np
 import turnout.models as models
 from turnout.data import Digits
 from turnout.deploy.settings import Flower
-from turnout.deploy.testbed import HOW, Testbed
 from turnout.experiment import Algorithm, Evaluate, Experiment
 from turnout.running.records.records import Records
 from turnout.running.result import Run
 from turnout.settings import InProcess
+from turnout_papers.devices import HOW, Testbed
 from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, sgd
 from turnout_papers.studies.claims import BySeed, Claim, better, same
 from turnout_papers.studies.drawing import Series, picture
 from turnout_papers.studies.published import TABLE_2_TESTBED
-from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan, choose, row
+from turnout_papers.studies.study import (
+    TUNING_SEEDS,
+    Curve,
+    Curves,
+    Look,
+    Part,
+    ResultRow,
+    Study,
+    StudyPlan,
+    choose,
+    row,
+)
 
 FEDAVG, MTFL, ALONE = METHODS = ("FedAvg", "MTFL", "Independent")
 PHASES = ("download", "training", "upload", "server")
 TARGET = 0.9  # mean accuracy of clients' own models on their own test data
 CLASSES = 4  # a client
-TUNING_SEEDS = 100  # the first of the seeds that FedAvg's rate is chosen on
 
 
 @dataclass(frozen=True)

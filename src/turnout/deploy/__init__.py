@@ -21,7 +21,6 @@
     serving     `turnout deploy server`: starts and watches them
     app         the folder that `turnout deploy init` writes
     demo        `turnout deploy demo`: a server and five devices, and everything that can go wrong
-    testbed     runs of a plan on devices with slow links
 
 Another track than that of weights says in runtimes/remote.py's terms what its devices do.
 """

@@ -79,7 +79,12 @@ class ClientDevice:
         standing, what = ClientStanding.of(head), str(head["what"])
         self._worked = what == "work"
         if what == "hello":  # the server does not know yet whose rows these are
-            return self._answer(standing, **self._introduction(head, standing))
+            own, key, signature = self.identity, "", ""
+            if own.key is not None:
+                text = signed_text(standing.run, str(head["challenge"]), own.name, own.data)
+                key, signature = sign(own.key, text)
+            proof = {"data": own.data, "digest": own.digest, "values": own.values, "key": key, "signature": signature}
+            return self._answer(standing, **proof, **self.tasks.introduction())
         if what == "refused":
             print(f"the server refuses {self.identity.name}: {shown(str(head['why']))}", flush=True)
             return self._answer(standing)
@@ -122,14 +127,6 @@ class ClientDevice:
         if self.leaves and (rows := self.tasks.leaving_rows(standing)) is not None:
             parts[OWN] = wire.pack({"rows": rows})
         return parts
-
-    def _introduction(self, head: State, standing: ClientStanding) -> State:
-        identity, key, signature = self.identity, "", ""
-        if identity.key is not None:
-            text = signed_text(standing.run, str(head["challenge"]), identity.name, identity.data)
-            key, signature = sign(identity.key, text)
-        own = {"data": identity.data, "digest": identity.digest, "values": identity.values}
-        return own | {"key": key, "signature": signature} | self.tasks.introduction()
 
 
 def head_of(parts: Parts) -> State:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from turnout.data.agreement import as_agreed
 from turnout.data.description import described, enrolment_of
-from turnout.data.federation import DataSpec, Federation
+from turnout.data.federation import DataSpec
 from turnout.data.renumbered import alone
 from turnout.deploy.answering import LEAVING, LEFT, ClientDevice, Identity, WeightTasks
 from turnout.deploy.enrolment import digest_of
@@ -34,7 +34,6 @@ from turnout.running.tracks.prepare import settled, track_of
 from turnout.runtimes.clients import ClientPool
 from turnout.runtimes.remote import ClientTasks
 from turnout.runtimes.setup import Setup
-from turnout.world.enrolment import Enrolment
 from turnout.world.events import Calendar
 
 
@@ -105,24 +104,18 @@ def make_device(experiment: Experiment, settings: DeviceSettings, data_dir: Path
     enrolment = enrolment_of(federation)
     tasks: ClientTasks
     if isinstance(given.algorithm, Algorithm):
-        tasks = _weight_tasks(given, federation, enrolment, settings)
+        prepared, template, model = settled(given, enrolment)
+        assert isinstance(prepared.algorithm, Algorithm)
+        place = place_of(prepared.runtime.compute)
+        pool = ClientPool(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
+        values = "".join(FirstValues.of(template, model.layout).marks().values())
+        tasks = WeightTasks(prepared, pool, settings.folder, values, settings.slowness, settings.step_seconds)
     else:
         clients = getattr(experiment.runtime, "clients", enrolment.clients)  # models are planned for all of them
         tasks = track_of(given).client_tasks(given, replace(enrolment, clients=clients), federation, settings.folder)
     description, digest = described(enrolment, "").text(), digest_of(tasks.experiment)
     identity = Identity(settings.client, description, digest, settings.key, tasks.values)
     return ClientDevice(identity, tasks, settings.folder, settings.policy)
-
-
-def _weight_tasks(
-    given: Experiment, federation: Federation, enrolment: Enrolment, settings: DeviceSettings
-) -> WeightTasks:
-    experiment, template, model = settled(given, enrolment)
-    assert isinstance(experiment.algorithm, Algorithm)
-    place = place_of(experiment.runtime.compute)
-    clients = ClientPool(Setup(experiment, experiment.algorithm, federation, model, Calendar(), place))
-    values = "".join(FirstValues.of(template, model.layout).marks().values())
-    return WeightTasks(experiment, clients, settings.folder, values, settings.slowness, settings.step_seconds)
 
 
 def run_once(paths: Sequence[Path]) -> None:

@@ -325,19 +325,13 @@ class WorkRound(Generic[Found]):
         self.accepted = 0
 
     def play(self, late: Mapping[int, Found]) -> dict[int, Found]:
-        """What each client did; `late`: replies to earlier rounds that have arrived since."""
+        """What each client did; `late`: replies to earlier rounds that have arrived since.
+
+        Clients that have accepted already get work, the others that can be reached a request.
+        """
         if self.settings.late == "use":
             self.done = {number: late[number] for number in self.client_C.tolist() if number in late}
             self.devices.notes.late_used += len(self.done)
-        self._begin()
-        while not self._closed():
-            for delivery in self.devices.mailbox.collect():
-                self._handle(delivery)
-            time.sleep(POLL)
-        return self.done
-
-    def _begin(self) -> None:
-        """Work for clients that have accepted already, a request to the others that can be reached."""
         free, ready, asking = self.devices.reachable(), list[Client](), list[Client]()
         for number in self.client_C.tolist():
             client = self.devices.enrolled[number]
@@ -347,6 +341,11 @@ class WorkRound(Generic[Found]):
         self._send_work(ready)
         self.devices.send("request", asking, self.settings.request_seconds, self.task.t)
         self.requested = {client.number for client in asking}
+        while not self._closed():
+            for delivery in self.devices.mailbox.collect():
+                self._handle(delivery)
+            time.sleep(POLL)
+        return self.done
 
     def _send_work(self, clients: list[Client]) -> None:
         left = self.settings.round_seconds - (time.monotonic() - self.began)

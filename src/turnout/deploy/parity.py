@@ -55,7 +55,7 @@ def simulated(experiments: Mapping[str, Experiment]) -> dict[str, Difference | s
                     refused[name] = str(mistake)
 
         simulate(main, Path(home), NODES)
-        return {name: refused.get(name) or _found(folder / "run") for name, folder in folders.items()}
+        return {name: refused.get(name) or _difference(folder / "run") for name, folder in folders.items()}
 
 
 def _written(experiment: Experiment, folder: Path) -> Experiment:
@@ -74,26 +74,22 @@ def _written(experiment: Experiment, folder: Path) -> Experiment:
     return found
 
 
-def _found(out: Path) -> Difference | str:
+def _difference(out: Path) -> Difference | str:
     try:
-        return _difference(out)
+        again = out.with_name("again")
+        run(load(out / "replay.toml"), again, quiet=True)
+        mine, theirs = (load_tensors(folder / NAME, "")[0] for folder in (again, out))
+        shared = mine.keys() & theirs.keys()
+        found = [of_tensors({n: mine[n] for n in shared}, {n: theirs[n] for n in shared}, "state", exact=True)]
+        with Records.read(again / "records.sqlite") as a, Records.read(out / "records.sqlite") as b:
+            for name in COLUMNS:
+                one, other = a.column(name).tolist(), b.column(name).tolist()
+                assert one == other, f"{name} is {one} in one process and {other} elsewhere"
+            metrics = [n for n in a.metrics() if n in b.metrics() and not n.startswith("personal_")]
+            curves = [{n: torch.as_tensor(records.curve(n)[1]) for n in metrics} for records in (a, b)]
+        found.append(of_tensors(curves[0], curves[1], "measured", exact=True))
+        return max(found, key=lambda difference: difference.largest)
     except UserError as mistake:
         return str(mistake)
     except AssertionError as error:  # not even the same rounds
         return Difference(float("inf"), str(error))
-
-
-def _difference(out: Path) -> Difference:
-    again = out.with_name("again")
-    run(load(out / "replay.toml"), again, quiet=True)
-    mine, theirs = (load_tensors(folder / NAME, "")[0] for folder in (again, out))
-    shared = mine.keys() & theirs.keys()
-    found = [of_tensors({n: mine[n] for n in shared}, {n: theirs[n] for n in shared}, "state", exact=True)]
-    with Records.read(again / "records.sqlite") as a, Records.read(out / "records.sqlite") as b:
-        for name in COLUMNS:
-            one, other = a.column(name).tolist(), b.column(name).tolist()
-            assert one == other, f"{name} is {one} in one process and {other} elsewhere"
-        metrics = [n for n in a.metrics() if n in b.metrics() and not n.startswith("personal_")]
-        curves = [{n: torch.as_tensor(records.curve(n)[1]) for n in metrics} for records in (a, b)]
-    found.append(of_tensors(curves[0], curves[1], "measured", exact=True))
-    return max(found, key=lambda difference: difference.largest)

@@ -17,7 +17,7 @@ OwnRule = Callable[[], bool]
 
 
 @dataclass(frozen=True)
-class DeviceConditions:
+class PolicyConditions:
     """The state of a device; None: not known.
 
     battery   part of its battery that is left
@@ -54,12 +54,12 @@ class Policy:
     def __post_init__(self) -> None:
         quiet_hours(self.quiet)
 
-    def refusal(self, now: DeviceConditions | None = None) -> str | None:
+    def refusal(self, now: PolicyConditions | None = None) -> str | None:
         """Why the device declines; None: it accepts.
 
-        >>> Policy(least_battery=0.3).refusal(DeviceConditions(battery=0.2, charging=False))
+        >>> Policy(least_battery=0.3).refusal(PolicyConditions(battery=0.2, charging=False))
         'battery at 20 %'
-        >>> Policy(quiet="22-7").refusal(DeviceConditions(hour=23.5)), Policy().refusal(DeviceConditions())
+        >>> Policy(quiet="22-7").refusal(PolicyConditions(hour=23.5)), Policy().refusal(PolicyConditions())
         ('quiet hours', None)
         """
         now = now or conditions()
@@ -87,7 +87,7 @@ def quiet_hours(text: str) -> list[tuple[float, float]]:
         raise UserError(f'quiet = {text!r}: hours are written as "22-7", several as "22-7, 12-13"') from error
 
 
-def conditions() -> DeviceConditions:
+def conditions() -> PolicyConditions:
     """The state of this machine (Linux: /sys/class/power_supply; NetworkManager is not asked)."""
     now = datetime.datetime.now()
     battery, charging = None, None
@@ -97,7 +97,7 @@ def conditions() -> DeviceConditions:
             battery, charging = int(capacity) / 100, status in ("Charging", "Full", "Not charging")
         elif kind == "Mains" and online in ("0", "1"):
             charging = online == "1" or bool(charging)
-    return DeviceConditions(battery, charging, None, now.hour + now.minute / 60)
+    return PolicyConditions(battery, charging, None, now.hour + now.minute / 60)
 
 
 def _read(path: Path) -> str:

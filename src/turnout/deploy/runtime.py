@@ -197,12 +197,23 @@ class FlowerRuntime(DeviceClients):
         if elsewhere:
             client_C = torch.tensor([c.number for c in self.enrolled if c.member], dtype=torch.int64)
         found = self._measured(replace(asked, central={}, common=asked.common or elsewhere), client_C)
-        common, own = (
-            _columns(client_C, {c: getattr(m, name) for c, (m, _) in found.items()}) for name in ("common", "own")
-        )
-        if elsewhere:
-            tested_C = torch.tensor([float(found[c][1]) if c in found else 0.0 for c in client_C.tolist()])
-            central = {"global": _pooled(common, tested_C)}
+        blank, listed = torch.tensor([torch.nan], dtype=torch.float64), client_C.tolist()
+
+        def columns(kind: str) -> Tensors:
+            """Metrics of the clients, NaN for those that did not report."""
+            rows: dict[int, Tensors] = {c: getattr(m, kind) for c, (m, _) in found.items()}
+            names = sorted({name for values in rows.values() for name in values})
+            return {n: torch.cat([rows.get(c, {}).get(n, blank).double() for c in listed]) for n in names}
+
+        common, own = columns("common"), columns("own")
+        if elsewhere:  # means over all tested samples
+            tested_C = torch.tensor([float(found[c][1]) if c in found else 0.0 for c in listed])
+            central = {"global": {}}
+            for name, value_C in common.items():
+                known_C = ~torch.isnan(value_C) & (tested_C > 0)
+                if bool(known_C.any()):
+                    weight_C = tested_C[known_C].double()
+                    central["global"][name] = float((value_C[known_C] * weight_C).sum() / weight_C.sum())
         keep = torch.isin(client_C, asked.client_C)
         common, own = ({n: v[keep] for n, v in values.items()} for values in (common, own))
         return Measured(central, common if asked.common else {}, own)
@@ -247,24 +258,6 @@ def reported_times(head: State) -> dict[str, float]:
     `upload_seconds` are those of its previous reply: how long a reply takes is known once it has arrived.
     """
     return {column: float(head.get(name, math.nan)) for name, column in TIMES.items()}
-
-
-def _columns(client_C: Tensor, rows: dict[int, Tensors]) -> Tensors:
-    """Metrics of some clients, NaN for those that did not report."""
-    names = sorted({name for values in rows.values() for name in values})
-    blank = torch.tensor([torch.nan], dtype=torch.float64)
-    return {n: torch.cat([rows.get(c, {}).get(n, blank).double() for c in client_C.tolist()]) for n in names}
-
-
-def _pooled(values: Tensors, tested_C: Tensor) -> dict[str, float]:
-    """Means over all tested samples."""
-    found = {}
-    for name, value_C in values.items():
-        known_C = ~torch.isnan(value_C) & (tested_C > 0)
-        if bool(known_C.any()):
-            weight_C = tested_C[known_C].double()
-            found[name] = float((value_C[known_C] * weight_C).sum() / weight_C.sum())
-    return found
 
 
 # -- the pattern of a reply

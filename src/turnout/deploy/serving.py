@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,7 +162,13 @@ class Serving:
             rounds = records.rounds()
             for i, t in enumerate(rounds["round"].tolist()):
                 if t > self._last:
-                    self.say(_line({name: column[i] for name, column in rounds.items()}))
+                    value: dict[str, Any] = {name: column[i] for name, column in rounds.items()}
+                    counts = {n: value[n] for n in ("late", "unreachable") if n in value and value[n] == value[n]}
+                    words = [f", {n} {count:.0f}" for n, count in counts.items() if count]
+                    why = ("declined", "refused", "skipped")
+                    words += [f", {n}: {value[n]}" for n in why if isinstance(value.get(n), str)]
+                    answered = f"{value['answered']} of {value['asked']} answered, {value['seconds']:.1f} s"
+                    self.say(f"round {t}: {answered}" + "".join(words))
             for t, client, kind, detail in records.events():
                 if t > self._last:
                     self.say(f"  client {client}: {kind} ({detail})")
@@ -175,13 +181,6 @@ class Serving:
         self.end_run()
         if self.superlink is not None:
             self.superlink.stop()
-
-
-def _line(value: Mapping[str, Any]) -> str:
-    counts = [f", {n} {value[n]:.0f}" for n in ("late", "unreachable") if value.get(n) == value.get(n) and value.get(n)]
-    words = [f", {n}: {value[n]}" for n in ("declined", "refused", "skipped") if isinstance(value.get(n), str)]
-    return (f"round {value['round']}: {value['answered']} of {value['asked']} answered, "
-            f"{value['seconds']:.1f} s" + "".join([*counts, *words]))  # fmt: skip
 
 
 def _number_in(file: Path) -> int | None:

@@ -60,7 +60,13 @@ def stay(device: ClientDevice, superlink: str, root: Path | None, key: Path | No
         while not (device.folder / LEFT).exists():
             message = _received(device, receive, pull, confirm, speed)
             if message is not None:
-                _reply(device, _answer(device, message), send, push, speed)
+                try:
+                    answer = answered(device, message)
+                except Exception as error:  # it costs one message, not the node
+                    why = f"{type(error).__name__}: {error}"
+                    print(f"a message could not be answered: {why}", flush=True)
+                    answer = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=why), reply_to=message)
+                _reply(device, answer, send, push, speed)
                 last = time.monotonic()
             else:
                 busy = time.monotonic() - last < BUSY
@@ -93,16 +99,6 @@ def _received(
     assert isinstance(message, Message)
     message.metadata.__dict__["_message_id"] = tree.object_id
     return message
-
-
-def _answer(device: ClientDevice, message: Message) -> Message:
-    """The device's answer; an error in it costs one message, not the node."""
-    try:
-        return answered(device, message)
-    except Exception as error:
-        print(f"a message could not be answered: {type(error).__name__}: {error}", flush=True)
-        code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-        return Message(Error(code=code, reason=f"{type(error).__name__}: {error}"), reply_to=message)
 
 
 def _reply(

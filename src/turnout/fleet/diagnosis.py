@@ -135,8 +135,13 @@ def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosi
     begins = None
     if log.start_T is not None and log.is_calendar:
         begins = datetime.fromtimestamp(float(log.start_T[0]), UTC).strftime("%Y-%m-%d %H:%M")
-    hardly_mass = mass_T = None
+    hardly_mass = mass_T = linked = None
     if log.examples_M is not None:
+        visits_M = np.bincount(log.client_N[up_N], minlength=log.clients)
+        work_M = np.bincount(log.client_N[up_N], log.work_N[up_N], log.clients) / np.maximum(visits_M, 1)
+        pair = work_M[visits_M > 0], log.examples_M[visits_M > 0]
+        if len(pair[0]) >= 3 and all(np.std(one) > 0 for one in pair):
+            linked = float(np.corrcoef(*pair)[0, 1])
         hardly_mass = float(log.examples_M[hardly_M].sum() / max(log.examples_M.sum(), 1e-9))
         mass_came_T = np.bincount(log.round_N[up_N], log.examples_M[log.client_N[up_N]], log.rounds)
         mass_T = share(mass_came_T, np.array([log.examples_M[log.asked(t)].sum() for t in range(log.rounds)]))
@@ -174,7 +179,7 @@ def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosi
         left=tuple((log.names[i], int(log.left_M[i])) for i in np.flatnonzero(log.left_M < log.rounds)),
         mass=None if mass_T is None else float(np.nanmean(mass_T)),
         mass_by_round=() if mass_T is None else tuple(mass_T.tolist()),
-        work_and_examples=_work_and_examples(log, up_N),
+        work_and_examples=linked,
     )
 
 
@@ -197,17 +202,6 @@ def _by_time(
         return ()
     place_T = (log.start_T // unit + first).astype(np.int64) % count
     return tuple(share(np.bincount(place_T, came_T, count), np.bincount(place_T, asked_T, count)).tolist())
-
-
-def _work_and_examples(log: ParticipationLog, up_N: np.ndarray) -> float | None:
-    if log.examples_M is None:
-        return None
-    count_M = np.bincount(log.client_N[up_N], minlength=log.clients)
-    work_M = np.bincount(log.client_N[up_N], log.work_N[up_N], log.clients) / np.maximum(count_M, 1)
-    pair = work_M[count_M > 0], log.examples_M[count_M > 0]
-    if len(pair[0]) < 3 or any(np.std(one) == 0 for one in pair):
-        return None
-    return float(np.corrcoef(*pair)[0, 1])
 
 
 def _outage(model: FleetModel, group: int) -> OutageNote | None:

@@ -1,4 +1,4 @@
-"""Participation from a fleet's log in any format, and a comparison of its draws with the log."""
+"""Participation and selection from a fleet's log in any format, and a comparison of its draws with the log."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from turnout.fleet.fit import fit
 from turnout.fleet.fleet_model import FleetModel
 from turnout.fleet.read_log import read_fleet
 from turnout.fleet.reading import Reading
+from turnout.parts.selection import AsLogged
 from turnout.world.blocks import Blocks, Sources, block_length
 from turnout.world.log import ParticipationLog
 from turnout.world.log_statistics import Statistics, drawn, mean_of, presence, statistics
@@ -58,6 +59,23 @@ class FleetLog(TurnoutLog):
             return super().asked(t)
         self._check_rounds(t + 1)
         return self._in_data(self.log.asked(t))[0]
+
+
+@dataclass(frozen=True)
+class AsFleetLog(AsLogged):
+    """Ask the clients that a fleet's log asked, read as `reading` says: members with a row in round t, or all members
+    if it says that no row means absent.
+
+    path     the log
+    names    the names of the data's clients; set when the experiment is prepared
+    reading  how the log is read
+    """
+
+    reading: Reading = field(default_factory=Reading)
+
+    @cached_property
+    def log(self) -> FleetLog:
+        return FleetLog(self.path, names=self.names, reading=self.reading)
 
 
 @dataclass(frozen=True)

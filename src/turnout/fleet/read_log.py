@@ -149,7 +149,14 @@ class _RowCollector:
             codes = (self.code_of.setdefault(name, len(self.code_of)) for name in names)
             return np.fromiter(codes, dtype=np.int32, count=len(names))
         if role in ("time", "start", "end"):
-            return self._read_times(column, block, still_there=role == "end")
+            texts = block.cells[column]
+            if self.times is None:
+                self.times = TimeReader.for_cell(next(filter(None, texts), ""), self.reading.time_format)
+            read_time = self.times.read
+            unread = [text for text in texts[:LOOKED_AT] if text and read_time(text) is None]
+            # an empty end is infinite: the client is still there
+            parse = (lambda text: read_time(text) if text else np.inf) if role == "end" else read_time
+            return column_of(block, column, parse, faults, self.times.wanted(unread))
         if role == "round":
             return column_of(block, column, whole, faults, "a whole number", (int, 2.0**53))
         if role == "examples":
@@ -157,16 +164,6 @@ class _RowCollector:
         wanted = f"0 to {full:g}, the number for all of the work" if full != 1 else "the share finished, 0 to 1 or in %"
         read = share(full, self.table.separator == ";")
         return column_of(block, column, read, faults, wanted, (float, 1.0) if full == 1 else None)
-
-    def _read_times(self, column: str, block: TableBlock, still_there: bool) -> np.ndarray:
-        """Times of a block; an empty end is infinite: the client is still there."""
-        texts = block.cells[column]
-        if self.times is None:
-            self.times = TimeReader.for_cell(next(filter(None, texts), ""), self.reading.time_format)
-        read = self.times.read
-        unread = [text for text in texts[:LOOKED_AT] if text and read(text) is None]
-        parse = (lambda text: read(text) if text else np.inf) if still_there else read
-        return column_of(block, column, parse, self.faults, self.times.wanted(unread))
 
 
 def _with_owners(log: ParticipationLog, path: str) -> ParticipationLog:

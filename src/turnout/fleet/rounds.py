@@ -5,6 +5,7 @@ Shape letters: N rows of the file, A rows of the log made of it, M clients, T ro
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -225,7 +226,11 @@ class _Grid:
         if rounds > MOST_ROUNDS:
             many = f"{rounds:,}" if rounds < 10**15 else f"{rounds:.0e}"
             for n in (rows.time_N.argmin(), rows.time_N.argmax()):
-                shown = _shown(float(rows.time_N[n]), rows.is_calendar)
+                shown = f"{rows.time_N[n]:g} s"
+                if rows.is_calendar:
+                    with suppress(OverflowError, ValueError, OSError):  # of a year that no calendar here has
+                        shown = f"{shown} since 1970"
+                        shown = datetime.fromtimestamp(float(rows.time_N[n]), UTC).isoformat(" ", "seconds")
                 message = f"with rounds of {duration(every)} the log has {many} of them: is this time right? {shown}"
                 faults.add("span", int(rows.line_N[n]), message)
             faults.check()
@@ -249,15 +254,6 @@ def _usual_round(span: float) -> float:
     if span > 2 * 365 * DAY:
         return DAY
     return next((length for length in USUAL_ROUNDS if span >= 24 * length), USUAL_ROUNDS[-1])
-
-
-def _shown(time: float, is_calendar: bool) -> str:
-    if not is_calendar:
-        return f"{time:g} s"
-    try:
-        return datetime.fromtimestamp(time, UTC).isoformat(" ", "seconds")
-    except (OverflowError, ValueError, OSError):  # of a year that no calendar here has
-        return f"{time:g} s since 1970"
 
 
 def _largest(value_N: np.ndarray, of_N: np.ndarray, count: int) -> np.ndarray:

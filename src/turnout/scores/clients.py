@@ -172,27 +172,24 @@ class ScoreClients:
     def learn(self, request: LearnRequest) -> list[LearnReply]:
         """The clients asked learn from the global scores, and keep their models; other built models are dropped."""
         groups, self._pending = self._pending, []
-        replies: list[LearnReply] = []
+        algorithm, replies = self.algorithm, list[LearnReply]()
         for group in groups:
             place_c = torch.isin(group.work.client_C, request.client_C).nonzero().squeeze(1)
-            if len(place_c):
-                some = group if len(place_c) == len(group.sets) else group.take(place_c)
-                replies += self._learn(some, request)
+            if not len(place_c):
+                continue
+            some = group if len(place_c) == len(group.sets) else group.take(place_c)
+            architecture, models, client_c = some.architecture, some.built.models, some.work.client_C
+            outputs: Sequence[Tensor | None] = [None] * len(client_c)
+            weights: Sequence[Averages] = [{}] * len(client_c)
+            if algorithm.distil is not None:
+                means = [request.mean[client] for client in client_c.tolist()]
+                models = distil(architecture, algorithm, some.work, models, means, request.open_R, self.x)
+                outputs = list(predict(architecture, models, self.x[request.tested_R.to(self.x.device)]))
+            architecture.keep(client_c, models.to_rows(request.t, moments=algorithm.moments == "local"))
+            if algorithm.start == "averaged":
+                weights = architecture.weights(some.sets, models)
+            replies += [LearnReply(*answer) for answer in zip(client_c.tolist(), outputs, weights, strict=True)]
         return sorted(replies, key=lambda reply: reply.client)
-
-    def _learn(self, group: TrainedGroup, request: LearnRequest) -> list[LearnReply]:
-        algorithm, architecture, models = self.algorithm, group.architecture, group.built.models
-        client_c = group.work.client_C
-        outputs: Sequence[Tensor | None] = [None] * len(client_c)
-        weights: Sequence[Averages] = [{}] * len(client_c)
-        if algorithm.distil is not None:
-            means = [request.mean[client] for client in client_c.tolist()]
-            models = distil(architecture, algorithm, group.work, models, means, request.open_R, self.x)
-            outputs = list(predict(architecture, models, self.x[request.tested_R.to(self.x.device)]))
-        architecture.keep(client_c, models.to_rows(request.t, moments=algorithm.moments == "local"))
-        if algorithm.start == "averaged":
-            weights = architecture.weights(group.sets, models)
-        return [LearnReply(*answer) for answer in zip(client_c.tolist(), outputs, weights, strict=True)]
 
     def forget(self, client_I: Tensor) -> None:
         for client in client_I.tolist():

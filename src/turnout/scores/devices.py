@@ -98,21 +98,16 @@ class DeviceScores:
             return {}, {COMMON: common, OWN: pack({"mean": {str(client): request.mean[client]}})}
 
         def read(client: int, answer: RemoteAnswer) -> LearnReply:
-            labels, tested = self.devices.labels(client), _count(request.tested_R)
-            weights = self._weights(client, request.t)
-            return read_learnt(answer.parts[REPLY], client, len(labels), tested, weights)
+            set_l = torch.tensor(self.devices.labels(client))
+            weights: Averages = {}  # names and shapes of what it sends of its model
+            if self.models is not None:
+                architecture = self.models.architectures.of(client, request.t, len(set_l))
+                weights = architecture.weights([set_l], architecture.fresh(request.t, 1))[0]
+            return read_learnt(answer.parts[REPLY], client, len(set_l), _count(request.tested_R), weights)
 
         found = self.devices.survey(request.client_C, DeviceTask("learn", message, read))
         self.devices.mark_used(torch.tensor(sorted(found), dtype=torch.int64), request.t)
         return [found[client] for client in sorted(found)]
-
-    def _weights(self, client: int, t: int) -> Averages:
-        """Names and shapes of what a client sends of its model after it has learnt."""
-        if self.models is None:
-            return {}
-        set_l = torch.tensor(self.devices.labels(client))
-        architecture = self.models.architectures.of(client, t, len(set_l))
-        return architecture.weights([set_l], architecture.fresh(t, 1))[0]
 
     def forget(self, client_I: Tensor) -> None:
         self.devices.mark_used(client_I, NEVER)

@@ -200,28 +200,24 @@ class ModelPlan:
             )  # fmt: skip
             number = next(same, len(models))
             models += [new] if number == len(models) else []
-            changes.setdefault(_client_number(entry.client, known), []).append((entry.since, number))
-        for client, own in changes.items():
+            client, names = entry.client, known.names or ()
+            digits = isinstance(client, str) and client.isdecimal() and client not in names
+            found = known.number(int(client) if digits else client)  # digits that are not a name are a number too
+            if found is None and isinstance(client, str) and not digits:
+                raise UserError(f"algorithm.models names client {client!r}: {nearest(client, names)}")
+            if found is None:
+                last = (known.clients or 0) - 1
+                raise UserError(f"algorithm.models names client {client}, and there is none: they are 0 to {last}")
+            changes.setdefault(found, []).append((entry.since, number))
+        for place, own in changes.items():
             own.sort(key=lambda change: change[0])
             if len({since for since, _ in own}) < len(own):
-                raise UserError(f"algorithm.models: client {client} has two models from the same round on: keep one")
+                raise UserError(f"algorithm.models: client {place} has two models from the same round on: keep one")
         return ModelPlan(models, changes)
 
     def number(self, client: int, t: int) -> int:
         """The number of the model that a client uses in a round."""
         return next((later for since, later in reversed(self.changes.get(client, ())) if since <= t), 0)
-
-
-def _client_number(client: int | str, known: ClientNames) -> int:
-    """A client's number; digits that are not a name are a number too."""
-    digits = isinstance(client, str) and client.isdecimal() and client not in (known.names or ())
-    found = known.number(int(client) if digits else client)
-    if found is not None:
-        return found
-    if isinstance(client, str) and not digits:
-        raise UserError(f"algorithm.models names client {client!r}: {nearest(client, known.names or ())}")
-    last = (known.clients or 0) - 1
-    raise UserError(f"algorithm.models names client {client}, and there is none: they are 0 to {last}")
 
 
 KINDS = {"scores": Scores, "paper-literal": paper_literal}

@@ -94,8 +94,13 @@ def advise(
     listed = known_candidates(wanted, facts, track.template)
     listed += given_candidates(cases[0].experiment, given, also)
     listed += [Candidate(name, "asked for", changes, True) for name, changes in (candidates or {}).items()]
+    names = [c.name for c in listed]
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise UserError(f"two candidates are called {twice[0]!r}: give yours another name")
+    if unknown := [name for name in only if name not in names]:
+        raise UserError(f"there is no candidate {unknown[0]!r}: {', '.join(names)}")
     with held(folder):
-        able, refused = _able(_chosen(listed, only), cases, folder_of_data)
+        able, refused = _able([c for c in listed if not only or c.name in only], cases, folder_of_data)
         budget_seconds = float(budget) if isinstance(budget, int | float) else seconds_of(budget)
         question = {
             "log": str(log),
@@ -121,15 +126,6 @@ def advise(
             advice = replace(work.advice(facts, refused, folder), warnings=track.warnings)
     write_advice(advice)
     return advice
-
-
-def _chosen(listed: list[Candidate], only: Sequence[str]) -> list[Candidate]:
-    names = [c.name for c in listed]
-    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise UserError(f"two candidates are called {twice[0]!r}: give yours another name")
-    if unknown := [name for name in only if name not in names]:
-        raise UserError(f"there is no candidate {unknown[0]!r}: {', '.join(names)}")
-    return [c for c in listed if not only or c.name in only]
 
 
 def _able(
@@ -214,7 +210,16 @@ class AdviceWork:
     def tune(self) -> None:
         """Choose every candidate's settings, on seeds that do not race, and the target of the judge."""
         if self.plan.tuning_seeds:
-            by_seed = {seed: self._tuning(seed) for seed in self.plan.seeds}
+            rates = self.plan.settings()
+            by_seed = {
+                seed: [
+                    Trial(TUNE, c.name, s, case.name, seed)
+                    for c in self.candidates
+                    for s in rates
+                    for case in self.cases
+                ]
+                for seed in self.plan.seeds
+            }
             step = f"tuning the learning rate of {len(self.candidates)} candidates"
             trials = [trial for of_seed in by_seed.values() for trial in of_seed]
             self._run(trials, step, lambda: self.spent() > TUNING_ENDS * self.budget)
@@ -233,15 +238,6 @@ class AdviceWork:
                 ]
                 scores[s] = fmean(found) if found else -math.inf
             self.chosen[c.name] = max(settings, key=scores.__getitem__) if self.plan.tuning_seeds else settings[0]
-
-    def _tuning(self, seed: int) -> list[Trial]:
-        """The trials of one tuning seed: every candidate with every rate, in every case."""
-        return [
-            Trial(TUNE, c.name, s, case.name, seed)
-            for c in self.candidates
-            for s in self.plan.settings()
-            for case in self.cases
-        ]
 
     def _plain_outcomes(self) -> dict[str, list[TrialOutcome]]:
         """Plain FedAvg's tuning runs with its best rate, by case; without tuning, a run of its own."""

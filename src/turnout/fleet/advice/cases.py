@@ -162,7 +162,13 @@ def given_case(experiment: Experiment, log: Path, reading: Reading, rounds: int 
 def stand_ins(log: ParticipationLog, facts: FleetFacts, folder: Path, rounds: int = ROUNDS) -> list[RaceCase]:
     """Three worlds from mild to harsh, of the log's own clients."""
     chosen_S = chosen_clients(log)
-    _write_stand_ins(log, chosen_S, folder / STAND_INS)
+    with open(folder / STAND_INS, "w", newline="", encoding="utf-8") as file:  # a 0 for each absence
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow((*HEADER, *(() if log.start_T is None else ("time",))))
+        for t in range(log.rounds):
+            work_S = log.work(t)[chosen_S]
+            when = () if log.start_T is None else (f"{log.start_T[t]:.0f}",)
+            writer.writerows((t, i, f"{work_S[i]:.4g}", *when) for i in np.flatnonzero(~np.isnan(work_S)))
     reading = Reading(missing=log.missing, first_round=0)
     participation = FleetLog(str(folder / STAND_INS), mode="blocks", reading=reading)
     clients, clusters = len(chosen_S), min(5, len(chosen_S))
@@ -195,17 +201,6 @@ def chosen_clients(log: ParticipationLog, most: int = MOST_CLIENTS) -> np.ndarra
     if len(order_M) <= most:
         return order_M
     return order_M[np.linspace(0, len(order_M) - 1, most).round().astype(int)]
-
-
-def _write_stand_ins(log: ParticipationLog, chosen_S: np.ndarray, path: Path) -> None:
-    """The log of the stand-ins, numbered from 0, with a 0 for each absence and the time if it is known."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow((*HEADER, *(() if log.start_T is None else ("time",))))
-        for t in range(log.rounds):
-            work_S = log.work(t)[chosen_S]
-            when = () if log.start_T is None else (f"{log.start_T[t]:.0f}",)
-            writer.writerows((t, i, f"{work_S[i]:.4g}", *when) for i in np.flatnonzero(~np.isnan(work_S)))
 
 
 def events_of(log: ParticipationLog, chosen_S: np.ndarray, rounds: int) -> tuple[Events, ...]:

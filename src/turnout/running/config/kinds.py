@@ -69,7 +69,7 @@ class Role:
 
 SCORES = {"scores": "turnout.scores.settings:Scores", "paper-literal": "turnout.scores.settings:paper_literal"}
 FLEET = {"fleet-log": "turnout.fleet.fleet_participation:FleetLog"}
-AS_FLEET = {"as-fleet-log": "turnout.fleet.fleet_selection:AsFleetLog"}
+AS_FLEET = {"as-fleet-log": "turnout.fleet.fleet_participation:AsFleetLog"}
 FLOWER = {"flower": "turnout.deploy.settings:Flower"}
 ROLES = (
     Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic"),

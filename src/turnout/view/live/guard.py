@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -103,7 +103,10 @@ class Guard:
             await self.app(scope, receive, send)
             return
         request = Request(scope)
-        may_act = self._has_token(request.headers)
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        kept = SimpleCookie(request.headers.get("cookie", "")).get(self.rules.cookie)
+        has_token = scheme.lower() == "bearer" and self.rules.knows(given.strip())
+        may_act = has_token or (kept is not None and self.rules.knows(kept.value))
         scope.setdefault("state", {})["may_act"] = may_act
         refusal = self._refusal(request, may_act)
 
@@ -123,25 +126,15 @@ class Guard:
         if not self.rules.is_ours(host):
             return PlainTextResponse(f"this server is not called {host!r}\n", 421)
         if looks and self.rules.knows(request.query_params.get("token")):
-            return self._welcome(request)
+            # Keep the token in a cookie, and lead to the same page without it: addresses end up in histories.
+            rest = urlencode([(name, value) for name, value in parse_qsl(request.url.query) if name != "token"])
+            path = "/" + request.url.path.lstrip("/\\")  # two slashes would begin another site's name
+            answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
+            answer.set_cookie(self.rules.cookie, self.rules.token, httponly=True, samesite="strict", path="/")
+            return answer
         same_site = request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
         if not looks and (request.headers.get("origin") != f"http://{host}" or not same_site):
             return PlainTextResponse("only this server's own pages may do that\n", 403)
         if not may_act and not (looks and self.rules.loopback):
             return PlainTextResponse("open the address that turnout watch printed: it has the token\n", 401)
         return None
-
-    def _has_token(self, headers: Headers) -> bool:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.rules.knows(given.strip()):
-            return True
-        kept = SimpleCookie(headers.get("cookie", "")).get(self.rules.cookie)
-        return kept is not None and self.rules.knows(kept.value)
-
-    def _welcome(self, request: Request) -> Response:
-        """Keep the token in a cookie, and lead to the same page without it: addresses end up in histories."""
-        rest = urlencode([(name, value) for name, value in parse_qsl(request.url.query) if name != "token"])
-        path = "/" + request.url.path.lstrip("/\\")  # two slashes would begin another site's name
-        answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
-        answer.set_cookie(self.rules.cookie, self.rules.token, httponly=True, samesite="strict", path="/")
-        return answer

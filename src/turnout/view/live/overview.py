@@ -56,6 +56,12 @@ def run_row(name: str, run: ListedRun, watched: WatchedFolder) -> dict[str, Any]
     """A run in the list; `worst` is the state to look at of several runs, `rounds` is 0 while the run is prepared."""
     state = run.state
     running, metric, value = "running" in state.state, state.metric, state.value
+    curve, found = Markup(), _inside(run.path) if metric is not None else []
+    if metric is not None and found:  # of the first of several
+        name_of_metric = metric.rpartition(": ")[2]
+        with Records.read(found[0].path / RECORDS) as records:
+            if name_of_metric in records.metrics():
+                curve = Markup(spark(records.curve(name_of_metric)[1]))
     return {
         "name": name,
         "shown": watched.folder.absolute().name if name == "." else name,
@@ -66,21 +72,11 @@ def run_row(name: str, run: ListedRun, watched: WatchedFolder) -> dict[str, Any]
         "rounds": state.rounds or state.done,
         "result": "" if metric is None or value is None else f"{metric} {show(value, state.unit)}",
         "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when)) if run.when else "",
-        "curve": _curve(run),
+        "curve": curve,
         "activity": _activity(run.path) if running else "",
         "running": running,
         "can_resume": not running and any(word in state.state for word in CAN_RESUME),
     }
-
-
-def _curve(run: ListedRun) -> Markup:
-    """The main metric of a run, or of the first of several."""
-    found = _inside(run.path)
-    if run.state.metric is None or not found:
-        return Markup()
-    metric = run.state.metric.rpartition(": ")[2]
-    with Records.read(found[0].path / RECORDS) as records:
-        return Markup(spark(records.curve(metric)[1])) if metric in records.metrics() else Markup()
 
 
 def _activity(path: Path) -> str:

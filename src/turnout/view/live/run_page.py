@@ -180,7 +180,7 @@ def client_page(watched: WatchedFolder, name: str, client: int, seed: int | None
     }
 
 
-class DeviceRow(NamedTuple):
+class WatchedDevice(NamedTuple):
     """A device in the list.
 
     client  its number
@@ -195,29 +195,25 @@ class DeviceRow(NamedTuple):
     seen: str
 
 
-def devices_of(folder: Path, running: bool) -> list[DeviceRow]:
+def devices_of(folder: Path, running: bool) -> list[WatchedDevice]:
     """The devices of a deployment, those at work first."""
+    found: dict[int, WatchedDevice] = {}
     with Records.read(folder / RECORDS) as records:
         if records.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'devices'").fetchone():
-            found = []
             for client, name, state, seen in records.db.execute("SELECT client, name, state, seen FROM devices"):
                 ago = "never" if seen is None else f"{duration(max(0.0, time.time() - seen))} ago"
-                found.append(DeviceRow(client, name or f"client {client}", state, ago))
-        else:
-            found = _seen_in_rounds(records, running)
+                found[client] = WatchedDevice(client, name or f"client {client}", state, ago)
+        else:  # by the rounds that each was seen in
+            last, now, events = records.last_round(), read_now(records) if running else None, records.events()
+            working: Sequence[int] = now.clients if now else ()
+            left = {client for _, client, kind, _ in events if kind in ("leave", "drop")}
+            left -= {client for t, client, kind, _ in events if kind == "join" and t == last}
+            found = {client: WatchedDevice(client, f"client {client}", "working", "now") for client in working}
+            query = "SELECT client, max(CASE WHEN work > 0 THEN round END) FROM clients GROUP BY client"
+            for client, seen in records.db.execute(query):
+                state = "left" if client in left else "present" if seen == last else "absent"
+                state = "working" if client in working else state
+                when = "never" if seen is None else f"round {seen}"
+                found[client] = WatchedDevice(client, f"client {client}", state, when)
     order = {"working": 0, "present": 1, "absent": 2, "left": 3}
-    return sorted(found, key=lambda device: (order.get(device.state, 4), device.client))[:MOST_DEVICES]
-
-
-def _seen_in_rounds(records: Records, running: bool) -> list[DeviceRow]:
-    last, now, events = records.last_round(), read_now(records) if running else None, records.events()
-    working: Sequence[int] = now.clients if now else ()
-    left = {client for _, client, kind, _ in events if kind in ("leave", "drop")}
-    left -= {client for t, client, kind, _ in events if kind == "join" and t == last}
-    query = "SELECT client, max(CASE WHEN work > 0 THEN round END) FROM clients GROUP BY client"
-    found = {client: DeviceRow(client, f"client {client}", "working", "now") for client in working}
-    for client, seen in records.db.execute(query):
-        state = "left" if client in left else "present" if seen == last else "absent"
-        state = "working" if client in working else state
-        found[client] = DeviceRow(client, f"client {client}", state, "never" if seen is None else f"round {seen}")
-    return list(found.values())
+    return sorted(found.values(), key=lambda device: (order.get(device.state, 4), device.client))[:MOST_DEVICES]

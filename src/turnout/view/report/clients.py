@@ -16,7 +16,6 @@ from turnout.running.charts.heat import HeatMap, MapWords, Turnout, gather, row_
 from turnout.running.charts.page import Figure, trusted
 from turnout.running.charts.units import show, title_of
 from turnout.running.records.runs import Runs
-from turnout.tasks import MetricInfo
 from turnout.view.report import render
 from turnout.view.report.lines import column_chart
 
@@ -77,23 +76,19 @@ def _section(runs: Runs, title: str, found: list[ClientValues]) -> list[Markup]:
         info = runs.glossary.info(one.metric)
         of = str(one.variant) if len(runs.variants) > 1 else ""
         alike = [other.values for other in found if other.metric == one.metric]
-        charts.append(Figure(Markup(_chart(one, info, alike)), of))
         tenth, v = max(1, len(one.values) // 10), one.values
+        ends = float(min(o.min() for o in alike)), float(max(o.max() for o in alike))
+        if max(map(len, alike)) <= FEW:
+            words = f"{len(v)} values, from worst to best"
+            chart = bars(v, one.label, tenth, info.unit, words, one.names, ends)
+        else:
+            most = max(float(np.histogram(o, bins=BINS, range=ends)[0].max()) for o in alike)
+            words = f"{len(v):,} values"
+            chart = histogram(v, one.label, info.unit, words, ends, info.higher_is_better, one.names, most)
+        charts.append(Figure(Markup(chart), of))
         numbers = (v[:tenth].mean(), np.median(v), v.mean(), v[-tenth:].mean())
         rows.append((one.label, [f"{len(v):,}", *(show(float(number), info.unit) for number in numbers)], of))
     return [render("clients.html", title=title, note=_NOTE, charts=charts, rows=rows)] if rows else []
-
-
-def _chart(one: ClientValues, info: MetricInfo, alike: list[Floats]) -> str:
-    """Bars, or a histogram of many; `alike` are the values of all charts that share the axes."""
-    values, count = one.values, len(one.values)
-    ends = float(min(v.min() for v in alike)), float(max(v.max() for v in alike))
-    if max(map(len, alike)) <= FEW:
-        words = f"{count} values, from worst to best"
-        return bars(values, one.label, max(1, count // 10), info.unit, words, one.names, ends)
-    most = max(float(np.histogram(v, bins=BINS, range=ends)[0].max()) for v in alike)
-    words = f"{count:,} values"
-    return histogram(values, one.label, info.unit, words, ends, info.higher_is_better, one.names, most)
 
 
 def turnout_section(runs: Runs) -> list[Markup]:

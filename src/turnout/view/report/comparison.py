@@ -182,7 +182,14 @@ def gathered(folders: list[Path]) -> Runs:
         raise UserError("there is nothing to compare: give the folders of runs")
     names: dict[str, str] = {}  # variant and settings -> name
     seen: dict[tuple[str, int], RunRecords] = {}
-    groups = [_named(find_runs(folder), folder) for folder in folders]
+    groups = []
+    for folder in folders:
+        group, place = find_runs(folder), folder.absolute()
+        if len(group.runs) == 1 and group.runs[0].seed is None:  # `C/seed-0` is named by the folder above it
+            title = str(group.runs[0].settings().get("title") or place.name)
+            name = place.parent.name if place.name.startswith("seed-") else title
+            group = replace(group, runs=(replace(group.runs[0], variant=name),))
+        groups.append(group)
     for run in [run for group in groups for run in group.runs]:
         settings = {k: v for k, v in run.settings().items() if k not in ("seed", "title", "track")}
         mark = f"{run.variant} {settings}"
@@ -196,16 +203,6 @@ def gathered(folders: list[Path]) -> Runs:
             )
     title = groups[0].title if len(folders) == 1 else ", ".join(dict.fromkeys(variant for variant, _ in seen))
     return Runs(title, tuple(seen.values()), target=groups[0].target, metric=groups[0].metric)
-
-
-def _named(runs: Runs, folder: Path) -> Runs:
-    """The runs; a single one is named by its title or folder (`C/seed-0`: by the folder above it)."""
-    if len(runs.runs) != 1 or runs.runs[0].seed is not None:
-        return runs
-    (run,), place = runs.runs, folder.absolute()
-    is_seed = place.name.startswith("seed-")
-    name = place.parent.name if is_seed else str(run.settings().get("title") or place.name)
-    return replace(runs, runs=(replace(run, variant=name),))
 
 
 def gap_text(standing: Standing, unit: Unit, mark: bool = True) -> str:

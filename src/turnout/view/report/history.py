@@ -167,7 +167,15 @@ def read_history(run: RunRecords, metrics: Sequence[str], room: int) -> History:
 def history_section(runs: Runs) -> list[Markup]:
     """The part for one client; nothing where no client was recorded."""
     quantities = quantities_of(runs)
-    shown, room = _that_fit(runs, len(quantities))
+    variants = list(runs.variants.values())[:MOST_VARIANTS]
+    rounds = max(len(run.rounds["round"]) for run in runs.runs)
+    clients = max((int(run.rounds["members"].max()) for run in runs.runs if len(run.rounds["members"])), default=0)
+    fitting = MOST_VALUES // (max(min(rounds, MOST_COLUMNS), 1) * len(quantities))  # clients of all runs together
+    for seeds in range(max(map(len, variants)), 0, -1):  # all seeds, or the first of each variant that fit
+        shown = [run for found in variants for run in found[:seeds]]
+        room = fitting // len(shown)
+        if room >= min(clients, FEW_CLIENTS):
+            break
     histories = [history for run in shown if len((history := read_history(run, runs.client_metrics, room)).client_C)]
     names = [name for name in quantities if any(np.isfinite(h.values[name]).any() for h in histories)]
     if not histories or not names:
@@ -195,19 +203,6 @@ def history_section(runs: Runs) -> list[Markup]:
     if len(runs.runs) > len(histories):
         note += f" {len(histories)} of {len(runs.runs)} runs are here, the first seeds of each variant."
     return [render("history.html", title="One client", note=note, charts=trusted(charts), data=data)]
-
-
-def _that_fit(runs: Runs, quantities: int) -> tuple[list[RunRecords], int]:
-    """The runs that are shown, and how many clients of each: all seeds, or the first of each variant that fit."""
-    variants = list(runs.variants.values())[:MOST_VARIANTS]
-    rounds = max(len(run.rounds["round"]) for run in runs.runs)
-    clients = max((int(run.rounds["members"].max()) for run in runs.runs if len(run.rounds["members"])), default=0)
-    fitting = MOST_VALUES // (max(min(rounds, MOST_COLUMNS), 1) * quantities)  # clients of all runs together
-    for seeds in range(max(map(len, variants)), 0, -1):
-        shown = [run for found in variants for run in found[:seeds]]
-        if fitting // len(shown) >= min(clients, FEW_CLIENTS):
-            break
-    return shown, fitting // len(shown)
 
 
 def _packed(history: History, axes: dict[str, Axis], x: Axis, runs: Runs) -> dict[str, object]:

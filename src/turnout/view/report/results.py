@@ -125,7 +125,14 @@ def results_table(folder: str | Path, target: float | None = None, width: int | 
     need[0] = min(need[0], max(12, width // 4))  # a long variant is folded
     title = f"{runs.title} ({seeds_of(runs)})" if len(runs.runs) > len(runs.variants) else runs.title
     table = Table(title=Text(title), title_justify="left")
-    kept = _fitting(names, need, width)
+    main = 2 if "seeds" in names else 1  # which always stays
+    others = [i for i in range(main + 1, len(names)) if names[i] not in (*LEFT_OUT, *LEFT_OUT_LAST)]
+    others.sort(key=lambda i: not names[i].startswith(("rounds to", "time to")))
+    first, last = ([names.index(n) for n in listed if n in names] for listed in (LEFT_OUT, LEFT_OUT_LAST))
+    kept = list(range(len(names)))
+    for i in [*first, *reversed(others), *last]:
+        if sum(need[k] + 3 for k in kept) + 1 > width:  # each has a rule and two blanks
+            kept.remove(i)
     out = [name for i, name in enumerate(names) if i not in kept]
     below = [found.verdict, f"not shown at this width: {', '.join(out)}" if out else ""]
     if any(below):
@@ -137,19 +144,6 @@ def results_table(folder: str | Path, target: float | None = None, width: int | 
         cells = (Text(row[k], no_wrap=k > 0, overflow="ellipsis" if k else "fold") for k in kept)
         table.add_row(*cells, style="bold" if i == found.leading else None)
     return table
-
-
-def _fitting(names: list[str], need: list[int], width: int) -> list[int]:
-    """The columns that fit side by side, each with a rule and two blanks; the main metric always stays."""
-    main = 2 if "seeds" in names else 1
-    others = [i for i in range(main + 1, len(names)) if names[i] not in (*LEFT_OUT, *LEFT_OUT_LAST)]
-    others.sort(key=lambda i: not names[i].startswith(("rounds to", "time to")))
-    first, last = ([names.index(n) for n in listed if n in names] for listed in (LEFT_OUT, LEFT_OUT_LAST))
-    kept = list(range(len(names)))
-    for i in [*first, *reversed(others), *last]:
-        if sum(need[k] + 3 for k in kept) + 1 > width:
-            kept.remove(i)
-    return kept
 
 
 def seeds_of(runs: Runs) -> str:

@@ -97,7 +97,9 @@ def settings_section(runs: Runs) -> list[Markup]:
         contents: dict[str, list[str]] = {}
         for variant, found in runs.variants.items():
             if content := found[0].text(name):
-                contents.setdefault(_shared(content), []).append(variant)
+                if (own := _object(content)) is not None:  # without a run's own number and the file's checksum
+                    content = json.dumps({k: v for k, v in own.items() if k not in (KEY, "run")})
+                contents.setdefault(content, []).append(variant)
         for content, users in contents.items():
             of = "" if len(contents) == 1 else " of " + ", ".join(users)
             table = _object(content)
@@ -105,16 +107,6 @@ def settings_section(runs: Runs) -> list[Markup]:
                                                for k, v in table.items()]  # fmt: skip
             files.append({"name": name + of, "content": content, "rows": rows})
     return [render("settings.html", title="Settings", note="", files=files)] if files else []
-
-
-def _shared(content: str) -> str:
-    """What runs can have in common: a JSON object without a run's own number and the file's checksum.
-
-    >>> _shared('{"run": "a1", "device": "cpu"}'), _shared("rounds = 3")
-    ('{"device": "cpu"}', 'rounds = 3')
-    """
-    table = _object(content)
-    return content if table is None else json.dumps({k: v for k, v in table.items() if k not in (KEY, "run")})
 
 
 def _object(content: str) -> dict[str, Any] | None:

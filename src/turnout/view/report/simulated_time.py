@@ -162,7 +162,16 @@ def gantt(run: RunRecords) -> str:
         top, name = TOP + place * row, run.client(client)
         body += (f'<text class="tick" x="{LEFT - 7}" y="{top + row / 2 + 4:.1f}" text-anchor="end">'
                  f'{text(shortened(name, NAME_LETTERS))}</text>')  # fmt: skip
-        body += "".join(_boxes(bar, name, x, top, row) for bar in bars if bar.client == client)
+        for bar in (bar for bar in bars if bar.client == client):
+            at, (pale, late) = bar.begin, (' opacity="0.4"', ", late") if bar.is_late else ("", "")
+            for (part, colour), seconds in zip(PARTS, bar.parts, strict=True):
+                end = min(at + (seconds if np.isfinite(seconds) else x.high), x.high)  # to the edge of the picture
+                left, right = float(x.place(max(at, x.low))), float(x.place(end))
+                sides = f'width="{max(right - left, 0.3):.1f}" height="{max(row - 2, 1):.1f}"'
+                words = text(f"client {name}{late}: {part} {duration(max(end - at, 0.0))}")
+                body += f'<rect class="dot {colour}" x="{left:.1f}" y="{top + 1:.1f}" {sides}{pale}>'
+                body += f"<title>{words}</title></rect>"
+                at = end
     for closes in closings:
         end = float(x.place(closes))
         body += f'<line class="mean" x1="{end:.1f}" x2="{end:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
@@ -188,17 +197,3 @@ def gantt_rows(run: RunRecords, first: int, rounds: int) -> tuple[list[GanttBar]
                 client, parts = int(found["client"][i]), tuple(float(column[i]) for column in columns)
                 bars.append(GanttBar(client, float(time[t] + begins[i]), parts, bool(found["late"][i])))
     return bars, closings
-
-
-def _boxes(bar: GanttBar, client: str, x: Axis, top: float, row: float) -> str:
-    """Three boxes, one after another; a time that is not finite extends to the edge of the picture."""
-    boxes, at = "", bar.begin
-    pale, late = (' opacity="0.4"', ", late") if bar.is_late else ("", "")
-    for (name, colour), seconds in zip(PARTS, bar.parts, strict=True):
-        end = min(at + (seconds if np.isfinite(seconds) else x.high), x.high)
-        left, right = float(x.place(max(at, x.low))), float(x.place(end))
-        box = f'x="{left:.1f}" y="{top + 1:.1f}" width="{max(right - left, 0.3):.1f}" height="{max(row - 2, 1):.1f}"'
-        words = text(f"client {client}{late}: {name} {duration(max(end - at, 0.0))}")
-        boxes += f'<rect class="dot {colour}" {box}{pale}><title>{words}</title></rect>'
-        at = end
-    return boxes

@@ -42,20 +42,16 @@ class MLflow:
                 self._client.update_run(run.before, "RUNNING")
                 self._run = run.before
             else:
-                self._run = self._created(run)
+                known = self._client.get_experiment_by_name(run.group)
+                group = known.experiment_id if known is not None else self._client.create_experiment(run.group)
+                made = self._client.create_run(group, run_name=run.name, tags={"folder": str(run.folder)})
+                self._run, param = made.info.run_id, self._library.entities.Param
+                params = [param(_allowed(name), str(value)[:LONGEST]) for name, value in run.settings.items()]
+                for start in range(0, len(params), AT_ONCE):
+                    self._client.log_batch(self._run, params=params[start : start + AT_ONCE])
         except Exception as error:  # the server is not there, or refuses
             raise UserError(f"MLflow cannot track this run: {reason(error)}") from error
         return self._run
-
-    def _created(self, run: TrackedRun) -> str:
-        known = self._client.get_experiment_by_name(run.group)
-        group = known.experiment_id if known is not None else self._client.create_experiment(run.group)
-        made: str = self._client.create_run(group, run_name=run.name, tags={"folder": str(run.folder)}).info.run_id
-        param = self._library.entities.Param
-        params = [param(_allowed(name), str(value)[:LONGEST]) for name, value in run.settings.items()]
-        for start in range(0, len(params), AT_ONCE):
-            self._client.log_batch(made, params=params[start : start + AT_ONCE])
-        return made
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         now = int(1000 * time.time())

@@ -23,7 +23,7 @@ from pathlib import Path
 from turnout.deploy.demo import same_model, write_server
 from turnout.deploy.processes import Process, device_process, free_port
 from turnout.deploy.server import FINISHED, beside
-from turnout.deploy.serving import LOOK, Serving
+from turnout.deploy.serving import LOOK
 from turnout.deploy.settings import Flower
 from turnout.errors import UserError
 from turnout.experiment import Evaluate
@@ -78,26 +78,22 @@ def deploy(planned: PlannedRun, place: Path, bed: Testbed, shaped: bool, quiet: 
         serving.start()
         devices: list[Process] = []
         for i in range(settings.clients):
-            devices.append(_device(serving, i, bed, links[i] if links else None).start())
+            file, address = place / f"device-{i}.toml", links[i].here if shaped else "127.0.0.1"
+            speeds = "" if shaped else f"down_mbps = {bed.mbps}\nup_mbps = {bed.mbps}\n"
+            write_whole(
+                file,
+                f'experiment = "experiment.toml"\nclient = "{i}"\nfolder = "disk-{i}"\n'
+                f'step_seconds = {bed.step_seconds}\nsuperlink = "{address}:{serving.place.port}"\n{speeds}',
+            )
+            process = device_process([file], file.with_suffix(".log"))
+            command = links[i].command(list(process.command)) if shaped else process.command
+            devices.append(replace(process, command=command).start())
             stack.callback(devices[i].kill)
         while not serving.watch():
             for device in devices:
                 if not device.runs:
                     raise UserError(f"a device of {planned.name} has died: {device.log} has the reason")
             time.sleep(LOOK)
-
-
-def _device(serving: Serving, i: int, bed: Testbed, link: ShapedLink | None) -> Process:
-    place, port = serving.experiment.parent, serving.place.port
-    speeds = f"down_mbps = {bed.mbps}\nup_mbps = {bed.mbps}\n" if link is None else ""
-    file = place / f"device-{i}.toml"
-    write_whole(
-        file,
-        f'experiment = "experiment.toml"\nclient = "{i}"\nfolder = "disk-{i}"\nstep_seconds = {bed.step_seconds}\n'
-        f'superlink = "{"127.0.0.1" if link is None else link.here}:{port}"\n{speeds}',
-    )
-    process = device_process([file], file.with_suffix(".log"))
-    return process if link is None else replace(process, command=link.command(list(process.command)))
 
 
 def replay(place: Path) -> Run:
