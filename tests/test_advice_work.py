@@ -14,7 +14,7 @@ import torch
 import turnout as to
 from turnout.fleet import ParticipationLog, Reading, read_fleet
 from turnout.fleet.advice.advice import Advice, cost_of
-from turnout.fleet.advice.advise import AdviceWork, contenders
+from turnout.fleet.advice.advise import AdviceWork, _able, contenders
 from turnout.fleet.advice.aims import AIMS, Judge
 from turnout.fleet.advice.candidates import PLAIN, Candidate, known_candidates, own_layers
 from turnout.fleet.advice.cases import RaceCase, _selection, chosen_clients, events_of, facts_of, given_case
@@ -109,7 +109,7 @@ def test_a_seed_that_was_tuned_in_part_ends_the_tuning(tmp_path: Path) -> None:
 
 
 def test_the_target_for_bytes_is_that_of_plain_fedavg_at_its_best_rate(tmp_path: Path) -> None:
-    at = {LOW: 0.4, SAME: 0.5, HIGH: 0.8}
+    at = {LOW: 0.4, SAME: 0.8, HIGH: 0.5}
     work = advising(tmp_path, lambda trial: at[trial.settings], aim="bytes")
     work.tune()
     assert work.judge.targets == pytest.approx({"w": 0.9 * 0.8})
@@ -130,6 +130,35 @@ def test_the_race_compares_the_mean_over_worlds_seed_by_seed(tmp_path: Path) -> 
     hinge = work.hinge(race, scores, "turnout halved")
     assert hinge is not None
     assert (hinge.seeds, hinge.ranking.best) == (8, "other")
+
+
+def test_outside_a_terminal_the_race_prints_its_looks_and_nothing_about_steps_without_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = advising(tmp_path, lambda trial: 0.5 + (0.1 + 0.001 * (trial.seed % 3)) * (trial.candidate == "other"))
+    work.board = RaceBoard(AIMS["accuracy"])
+    work.tune()
+    work.race()
+    assert capsys.readouterr().err == "after 4 seeds: 1 still in, 1 dropped, 0 set aside\n"
+    work.board.begin("racing 2 candidates", runs=6, spent=60.0, budget=360.0)
+    assert capsys.readouterr().err == "racing 2 candidates: 6 runs, 5 min left\n"
+
+
+def test_a_single_job_needs_no_other_process() -> None:
+    with TrialWorkers(1) as alone, TrialWorkers(2) as together:
+        assert (alone.pool is None, together.pool is None) == (True, False)
+
+
+def test_a_candidate_that_cannot_run_is_refused_with_its_reason_but_plain_fedavg_must_run() -> None:
+    base = to.Experiment(to.World(to.data.Digits(clients=4)), to.models.Logistic())
+    by_time = {"algorithm.closing": to.closing.Deadline(1.0)}
+    cases = [RaceCase("w", "", base)]
+    able, refused = _able([Candidate(PLAIN, ""), Candidate("on time", "", by_time)], cases, None)
+    assert [candidate.name for candidate in able] == [PLAIN]
+    assert list(refused) == ["on time"]
+    assert "world.devices" in refused["on time"]
+    with pytest.raises(to.UserError, match=r"world\.devices"):
+        _able([Candidate(PLAIN, "", by_time)], cases, None)
 
 
 def test_a_runs_value_is_the_mean_over_its_last_quarter() -> None:
@@ -332,6 +361,7 @@ def test_stand_ins_are_every_kth_client_by_how_often_it_came_with_its_joins_and_
     found = [(type(e).__name__, e.client, e.round) for e in events_of(log, places, rounds=20)]
     assert found == [("Leave", 0, int(19 * 20 / 39)), ("Join", 2, int(20 * 20 / 39))]  # of 39 rounds, the last is 38
     assert log.rounds == 39
+    assert (facts_of(log).joined, facts_of(log).left) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -352,6 +382,19 @@ def test_a_shorter_case_has_its_events_at_the_same_part_of_the_run() -> None:
     assert short.skewed is not None
     for made in (short.experiment, short.skewed):
         assert (made.rounds, [e.round for e in made.world.events]) == (20, [10, 15])
+
+
+def test_a_given_experiment_races_with_plain_fedavg_and_its_own_local_training(tmp_path: Path) -> None:
+    kept = {"local": to.Local(to.SGD(lr=0.3), epochs=3), "selection": to.selection.Count(2),
+            "shares": to.weighting.Shares(by="uniform"), "nonfinite": "absent"}  # fmt: skip
+    parts = {"weighting": to.weighting.FedNova(), "compression": to.compression.Quantise(), "max_weight": 0.5}
+    given = to.Experiment(to.World(to.data.Digits(clients=5)), algorithm=to.Algorithm(**kept, **parts), rounds=7)
+    case = given_case(given, tmp_path / "log.csv", Reading(every="1h"))
+    assert case.experiment.algorithm == to.Algorithm(**kept)
+    away = case.experiment.world.participation
+    assert (away.path, away.mode, away.reading.every) == (str(tmp_path / "log.csv"), "blocks", "1h")
+    assert case.experiment.rounds == 7
+    assert given_case(given, tmp_path / "log.csv", Reading(), rounds=4).experiment.rounds == 4
 
 
 def test_data_of_owners_is_not_made_more_skewed(tmp_path: Path) -> None:
@@ -381,6 +424,8 @@ def test_an_advice_names_the_best_and_lists_the_others_by_their_mean(tmp_path: P
     assert (advice.best, advice.undecided, advice.leader) == (None, ["b", "c"], "b")
     assert [row.name for row in advice.rows()] == ["b", "c", PLAIN]
     assert advice.recommended == "b"
+    swapped = replace(advice, scores={**advice.scores, "b": advice.scores["c"], "c": advice.scores["b"]})
+    assert [row.name for row in swapped.rows()] == ["c", "b", PLAIN]
     lr = advice.cases[0].experiment.algorithm.local.optimizer.lr
     assert advice.recommended_experiment().algorithm.local.optimizer.lr == pytest.approx(3 * lr, rel=1e-2)
     edges = [words for words in advice.not_tried() if words.startswith("learning rates")]

@@ -81,6 +81,8 @@ def test_z_of_alie_is_the_papers():
 
     assert z_max(50, 24) == pytest.approx(NormalDist().inv_cdf(24 / 26))
     assert z_max(10, 2) == pytest.approx(0.0)
+    assert z_max(5, 2) == pytest.approx(NormalDist().inv_cdf(2 / 3))  # s = 1
+    assert (z_max(2, 1), z_max(3, 2), z_max(3, 3)) == (0.0, 3.0, 3.0)  # s = 1 of 1 honest; 0 and -1: a majority
 
 
 def test_noise_has_the_length_asked_for_and_is_addressed(honest: Tensor):
@@ -239,6 +241,13 @@ def test_an_attack_is_written_in_files_and_read_back():
 def test_half_an_attack_is_refused(settings, says: str):
     with pytest.raises(UserError, match=says):
         to.World(**settings)
+
+
+def test_fewer_samples_can_be_claimed_too_but_one_at_least():
+    claimed = to.attacks.ClaimExamples(0.25).examples(
+        torch.tensor([8, 8, 1, 0]), torch.tensor([True, False, True, True])
+    )
+    assert claimed.tolist() == [2, 8, 1, 0]
 
 
 def test_lies_that_a_server_cannot_believe_are_refused():

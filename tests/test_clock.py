@@ -322,6 +322,21 @@ def test_devices_are_drawn_by_address_for_a_million_clients():
     assert among.up_C[among.tier_C == 2].median() < among.up_C[among.tier_C == 0].median()
 
 
+def test_clusters_of_clients_share_a_tier_and_no_spread_makes_all_alike():
+    """Four clusters, tiers of a quarter and three quarters: the first cluster has the first tier."""
+    tiers = to.devices.Tiers(names=("laptop", "phone-2015"), shares=(1, 3), by="cluster", clusters=(3, 0, 1, 2, 0))
+    for seed in range(3):
+        assert tiers.tier_of(torch.arange(5), seed).tolist() == [1, 0, 1, 1, 0]
+    with pytest.raises(to.UserError, match="no clusters"):
+        replace(tiers, clusters=None).tier_of(torch.arange(5), 0)
+    for law in ("log-normal", "pareto"):
+        alike = to.devices.SpreadDevices(law=law, compute_spread=0.0, down_spread=0.0, up_spread=0.0)
+        draw = alike.draw(torch.arange(50), 0, seed=1)
+        assert all(len(getattr(draw, name).unique()) == 1 for name in ("compute_C", "down_C", "up_C"))
+        with pytest.raises(to.UserError, match="up_spread"):
+            replace(alike, up_spread=-0.1)
+
+
 def test_charging_hours_let_devices_go_before_they_are_done(devices):
     # On for the first 20 s of the run: the slow one (23 s) never replies, unless it may send a part.
     night = to.devices.ChargingHours(start=0.0, hours=20 / 3600, apart=0.0, begin=0.0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from turnout.errors import UserError
 from turnout.layout import Slot
 from turnout.parts.compression.codec.bits import Coded
-from turnout.parts.compression.codec.byte import Byte, Dither
+from turnout.parts.compression.codec.byte import Byte, Dither, turned
 from turnout.parts.compression.codec.picks import largest, largest_with_torch
 from turnout.parts.compression.codec.pieces import pieces_of
 from turnout.parts.compression.codec.ternary import Ternary, Values
@@ -171,6 +171,11 @@ def test_a_byte_an_entry_is_never_further_off_than_a_step():
             assert (left.abs() <= step * (0.5 if dither is None else 1) + 1e-6).all()
 
 
+def test_dither_is_the_sum_of_a_column_and_a_row_modulo_one():
+    column_n, row_C1 = torch.tensor([0.25, 0.75, 0.5]), torch.tensor([[0.5], [0.125]])
+    assert turned(column_n, row_C1).tolist() == [[0.75, 0.25, 0.0], [0.375, 0.875, 0.625]]
+
+
 def test_stochastic_rounding_is_right_in_the_mean():
     """Over rounds, for each entry and for sums over clients; the largest of a tensor has no error at all."""
     x_CP, sent = rows(8, clients=3), []
@@ -270,7 +275,7 @@ def test_every_shorter_and_longer_message_is_refused(codec):
 def test_no_message_is_longer_than_the_longest(codec):
     x_CP = torch.zeros(2, sum(SIZES))
     x_CP[0, -1], x_CP[1] = 1, torch.arange(60.0)  # one entry far behind; the largest ones last
-    assert max(codec.write(x_CP, SLOTS).length_C.tolist()) <= codec.longest(SLOTS)
+    assert 0 <= codec.longest(SLOTS) - max(codec.write(x_CP, SLOTS).length_C.tolist()) <= 4  # not by much
 
 
 def test_nothing_to_send():

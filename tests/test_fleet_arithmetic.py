@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,8 @@ import torch
 from turnout.fleet.diagnosis import Diagnosis, diagnose, parts_to_try
 from turnout.fleet.fit import chain_of, fit, out_rounds
 from turnout.fleet.fleet_model import EVERYONE, FleetModel, Outages
-from turnout.fleet.groups import Groups, away_together
-from turnout.world.blocks import Blocks, Sources, block_length
+from turnout.fleet.groups import LIKE, Groups, _assigned, away_together
+from turnout.world.blocks import STAND_INS, Blocks, Sources, block_length
 from turnout.world.log import ParticipationLog
 from turnout.world.log_statistics import statistics
 
@@ -61,6 +63,18 @@ def test_a_client_is_drawn_from_when_it_joined_until_it_left() -> None:
         found = blocks._members(torch.arange(2), sources.copy(), np.array([t, t]), 0, seed=0)
         assert expected == -2 or (found[expected] == expected and found[1 - expected] in (expected, -1))
     assert blocks._members(torch.arange(2), sources.copy(), np.array([19, 19]), 0, seed=0).tolist() == [-1, -1]
+
+
+def test_a_client_that_is_not_a_member_is_replaced_by_one_of_twelve_others() -> None:
+    """One of the log's two clients is a member in round 30: each of the tries finds it with probability 1/2."""
+    work_TM = np.zeros((40, 2))
+    work_TM[20:40:2, 0], work_TM[0:20:2, 1] = 0.25, 0.75
+    clients, chance = 40_000, 0.5**12
+    assert STAND_INS == 12
+    blocks = Blocks(log_of(work_TM), Sources(2), 1)
+    found_C = blocks._members(torch.arange(clients), np.ones(clients, np.int64), np.full(clients, 30), 0, seed=0)
+    assert set(found_C.tolist()) == {0, -1}
+    assert (found_C < 0).sum() == pytest.approx(clients * chance, abs=4 * (clients * chance) ** 0.5)
 
 
 def test_a_stretch_holds_five_stays_and_absences_in_whole_days_and_at_most_half_the_log() -> None:
@@ -160,6 +174,14 @@ def test_work_is_that_of_one_of_the_visits() -> None:
     assert (work_TC == 0.75).mean() == pytest.approx(0.5, abs=0.05)
 
 
+def test_a_fitted_model_has_the_work_of_each_clients_own_visits() -> None:
+    """`c0` does a quarter and three quarters in turn, `c1` a half in every other round, `c2` never comes."""
+    work_TM = np.tile([[0.25, 0.5, 0.0], [0.75, 0.0, 0.0]], (10, 1))
+    model = fit(log_of(work_TM, missing="not-asked"), Groups(np.full(3, -1)))
+    works = [model.work_N[begin:end].tolist() for begin, end in pairwise(model.from_M)]
+    assert works == [[0.25, 0.75] * 10, [0.5] * 10, []]
+
+
 def test_an_outage_strikes_its_group_and_spares_some() -> None:
     """Clients 0 to 2 of the log are a group that is always out; a tenth of those that would have come do."""
     groups = Groups(np.array([0, 0, 0, -1, -1, -1]), (0.5,))
@@ -225,6 +247,21 @@ def test_a_client_like_no_group_is_in_none() -> None:
     assert others[0] != others[1]
 
 
+def test_a_client_is_in_the_group_whose_mean_it_correlates_with_most() -> None:
+    """A client that comes when s = 1, but for k rounds of each sign out of 40, has a correlation of 1 - k / 10 with s;
+    what the means of the groups are on average does not matter."""
+    sign_T, other_T = np.tile([1.0, -1.0], 20), np.tile([1.0, 1.0, -1.0, -1.0], 10)
+    came_TM = np.repeat(sign_T[:, None] > 0, 3, axis=1)
+    for m, k in enumerate((2, 9, 10)):
+        wrong_T = np.concatenate([np.flatnonzero(sign_T == s)[:k] for s in (1, -1)])
+        came_TM[wrong_T, m] ^= True
+    came_TM = np.column_stack([came_TM, other_T > 0]).astype(float)
+    assert np.corrcoef(came_TM.T, sign_T)[-1, :4] == pytest.approx([0.8, 0.1, 0.0, 0.0])
+    assert LIKE / 2 < 0.1 < 2 * LIKE
+    groups_M = _assigned(log_of(came_TM, missing="not-asked"), np.stack([other_T, 5 + sign_T], axis=1))
+    assert groups_M.tolist() == [1, 1, -1, 0]
+
+
 @pytest.mark.parametrize("missing", ["absent", "not-asked"])
 def test_outages_are_set_aside_before_the_rest_is_fitted(missing: str) -> None:
     """Two groups of 30, there 0.8 of the time; group 0 is out for 100 of 400 rounds, the whole fleet for 20 others. At
@@ -285,6 +322,7 @@ def test_a_diagnosis_counts_hours_weekdays_visits_and_lengths() -> None:
     assert found.turnout_by_weekday == pytest.approx([(1 + share) / 2 for share in by_day])
     by_hour = [1.0 if hour == 6 else 1 / 7 for hour in range(24)]
     assert found.turnout_by_hour == pytest.approx([(1 + share) / 2 for share in by_hour])
+    assert found.begins == "1970-01-05 00:00"
     assert found.complete == pytest.approx(a_T.sum() / (a_T.sum() + len(hour_T)))
     lengths = diagnosed(np.array([1, 0, 1, 1, 0, 1, 1, 1, 0.0])[:, None])
     assert (lengths.stay.count, lengths.stay.mean, lengths.stay.at_least) == (3, 2.0, pytest.approx((1.0, 2 / 3)))
@@ -309,6 +347,9 @@ def test_parts_are_named_for_what_the_log_shows() -> None:
     assert settings(long) == {'algorithm.substitution = "friends"'}
     half = np.full((60, 4), 0.5)
     assert settings(half) == {'algorithm.weighting = "C"', 'algorithm.weighting = "fednova"'}
+    tenth = np.ones((60, 10))
+    tenth[:, 0] = 0.5  # nine visits in ten are complete: often enough
+    assert settings(tenth) == {'algorithm.weighting = "fedavg"'}
 
 
 def test_the_number_of_groups_is_the_one_that_holds_on_other_rounds() -> None:

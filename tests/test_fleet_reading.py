@@ -105,6 +105,12 @@ def test_intervals_give_the_share_of_each_round(tmp_path: Path) -> None:
     assert "1 stays without an end last to the end of the log" in fleet.assumed
 
 
+def test_a_stay_that_begins_with_the_last_round_is_in_it(tmp_path: Path) -> None:
+    """b comes at 7200 s, where round 2 begins, and the log ends with that."""
+    fleet = read(tmp_path, "client,start,end,work\na,0,1800,1\nb,7200,,0.5\n", every="1h")
+    assert (fleet.rounds, fleet.rows()) == (3, [(0, "a", 1.0), (2, "b", 0.5)])
+
+
 def test_rounds_with_times(tmp_path: Path) -> None:
     fleet = read(tmp_path, "round,client,time\n0,a,1000\n0,b,900\n2,a,2900\n")
     assert fleet.start_T is not None

@@ -653,7 +653,9 @@ def test_a_store_that_does_not_fit_is_refused_before_the_first_round() -> None:
     with pytest.raises(UserError, match="stand-ins"):
         check_fits(ready(experiment).memory(), free=8 << 30)
     friendly = experiment.but(**{"algorithm.substitution": to.substitution.Friends()})
-    assert ready(friendly).memory()["stand-ins"] == 600_000_000
+    assert ready(friendly).memory()["stand-ins"] == 600_000_000  # 10,000² means and counts of 4 and 2 bytes
+    weighted = friendly.but(**{"algorithm.substitution.weight_by_work": True})
+    assert ready(weighted).memory()["stand-ins"] == 1_000_000_000  # and weights of 4
 
 
 # -- the tables

@@ -140,6 +140,7 @@ def test_a_round_that_ends_with_its_last_reply_takes_what_was_really_sent():
     _, (record,) = play(prepared)
     arrival_C = sum(record.clients[f"{part}_time"] for part in ("download", "train", "upload"))
     assert float(record.clients["bytes_up"].max()) < prepared.runtime.timing.planned_bytes(0)
+    assert record.clients["upload_time"].tolist() == pytest.approx((0.5 + record.clients["bytes_up"] / 18).tolist())
     assert record.extra["simulated_seconds"] == pytest.approx(float(arrival_C.max()))
     # with an absent client it is the deadline that ends the round
     _, (record,) = play(
@@ -371,6 +372,10 @@ def test_late_replies_that_cannot_be_are_refused(closing: type):
         closing(late="use")
     assert closing(late="use", partial=False).uses_late
     assert not closing().uses_late
+    ageless = closing(late="use", partial=False, power=0.0)
+    assert ageless.discount(torch.tensor([0, 3])).tolist() == [1.0, 1.0]
+    with pytest.raises(to.UserError, match="power"):
+        closing(power=-0.5)
 
 
 def test_a_percentile_knows_of_discarded_replies_only_that_they_are_late(tmp_path):

@@ -117,6 +117,10 @@ def test_a_file_says_which_owner_a_client_of_the_log_is(tmp_path: Path) -> None:
         (tmp_path / "numbers.csv").write_text("client,owner\nphone-0,1\nphone-1,0\nphone-2,2\n")
         numbered = replace(numbered, reading=Reading(owners=str(tmp_path / "numbers.csv")))
         assert works(numbered.tied_to_clients(enrolled(3), 1), 3) == [0.2, 0.1, 0.3]
+    later = log_of(tmp_path, ("phone-1", "phone-2", "phone-0"), reading=reading)
+    later = later.tied_to_clients(enrolled(3, ("ann", "bob", "cyd")), 1)
+    assert "'phone-0' (line 4) does not" in later.match.sentence()  # of the log, after three names that its file gives
+    log_of(tmp_path, ("phone-0", "phone-1", "phone-2"))
     fleet = read_fleet(tmp_path / "log.csv", reading)
     assert fleet.names == ("phone-0", "ann", "cyd", "bob")
     assert sorted(fleet.rows()[:4]) == [(0, "ann", 0.2), (0, "bob", 0.3), (0, "cyd", 0.2), (0, "phone-0", 0.1)]

@@ -76,6 +76,17 @@ def test_the_competitor_is_gone_after_an_error_too() -> None:
     assert all(process.returncode is not None for process in running)
 
 
+def test_a_process_is_kept_on_its_core_if_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[tuple[int, set[int]]]()
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *call: calls.append(call), raising=False)
+    contention.pin(-1)
+    assert calls == []
+    contention.pin(3)
+    assert calls == [(0, {3})]
+    monkeypatch.delattr(os, "sched_setaffinity")
+    contention.pin(3)  # a system that cannot
+
+
 def test_no_load_needs_no_competitor() -> None:
     with competitor(0.0) as running:
         assert running == []

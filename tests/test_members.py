@@ -19,7 +19,8 @@ some_ids = st.sets(st.integers(0, 29), max_size=12)
 def test_members_are_population_less_removed_plus_added(population: int, gone: set[int], joined: set[int]) -> None:
     gone = {c for c in gone if c < population}
     joined = {c + population for c in joined}
-    members = Members(population, torch.tensor(sorted(gone)), torch.tensor(sorted(joined)))
+    in_any_order = (torch.tensor(sorted(clients, reverse=True)) for clients in (gone, joined))
+    members = Members(population, *in_any_order)
     want = sorted((set(range(population)) - gone) | joined)
     assert members.ids().tolist() == want
     assert len(members) == len(want)

@@ -12,7 +12,7 @@ from torch import Tensor
 import turnout as to
 from turnout.errors import UserError
 from turnout.parts.membership.departure import Bounds, should_exclude
-from turnout.server.state import Server
+from turnout.server.state import Left, Server
 from turnout.types import Turnout, flatten
 from turnout.world.members import Members
 from worlds import local_updates, play, ready, world
@@ -267,6 +267,13 @@ class Remembers(to.substitution.NoSubstitution):
 
     def forget(self, state, client_L):
         return {"seen": state["seen"].index_fill(0, client_L, 0.0)}
+
+
+def test_what_is_remembered_of_clients_that_left_is_of_those_asked_for():
+    left = Left(torch.tensor([2, 5, 9]), {"scaffold": {"c": torch.tensor([[2.0], [5.0], [9.0]])}})
+    some = left.among(torch.tensor([9, 2, 7]))
+    assert (some.client_L.tolist(), some.rows["scaffold"]["c"].tolist()) == ([2, 9], [[2.0], [9.0]])
+    assert left.among(torch.arange(10)).client_L.tolist() == [2, 5, 9]
 
 
 def test_rule_5_parts_forget_the_excluded():
