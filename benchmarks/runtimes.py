@@ -69,7 +69,7 @@ def timed(given: to.Experiment, runtime: RuntimeSpec, rounds: int) -> Timed:
     state = track.begin()
     for t in range(WARM + rounds):
         state, _ = track.round(state, t)
-    track.close()
+    track.runtime.close()
     return Timed(min(seconds[WARM:]), min(beyond[WARM:]))
 
 
