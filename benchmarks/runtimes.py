@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import turnout as to
 from turnout.running.tracks.prepare import prepare
-from turnout.runtimes.keeping import KEPT
+from turnout.runtimes.crew import KEPT
 from turnout.runtimes.parted import PartedRuntime
 from turnout.settings import RuntimeSpec
 

@@ -16,14 +16,14 @@ from torch import Tensor
 import turnout as to
 from turnout.context import Context
 from turnout.engine.batches import address_batches
-from turnout.parts.selection import Memoryless
+from turnout.parts.selection import Selection
 from turnout.round import run_round
 from turnout.running.tracks.prepare import prepare
 from turnout.world.members import Members
 
 
 @dataclass(frozen=True)
-class NextInLine(Memoryless):
+class NextInLine(Selection):
     """The cohort every side trains in round t."""
 
     case: Case

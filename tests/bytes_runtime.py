@@ -29,10 +29,9 @@ from turnout.running.config.write import to_toml
 from turnout.running.tracks.building import enrolment_of
 from turnout.running.tracks.prepare import settled
 from turnout.runtimes import border, wire
-from turnout.runtimes.clients import ClientPool
+from turnout.runtimes.client_pool import ClientPool
 from turnout.runtimes.inprocess import Simulated
 from turnout.runtimes.setup import Setup
-from turnout.runtimes.whole_model import with_first_values
 from turnout.types import Replies, State, Tensors, Turnout
 from turnout.world.events import Calendar
 
@@ -145,16 +144,16 @@ class BytesRuntime(Simulated):
 
     def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
         found = [
-            wire.farewell_of(process.ask("farewell", client=client_I[place], outbox=outbox.to_state()))
+            process.ask("farewell", client=client_I[place], outbox=outbox.to_state())
             for process, place in self._at(client_I)
         ]
-        client_H = torch.cat([f.client_H for f in found])
+        client_H = torch.cat([f["client"] for f in found])
         order = torch.searchsorted(client_I.sort().values, client_H).argsort()
 
         def joined(rows: list[dict[str, Tensors]]) -> dict[str, Tensors]:
             return {t: {n: torch.cat([r[t][n] for r in rows])[order] for n in rows[0][t]} for t in rows[0]}
 
-        return Departure(client_H[order], joined([f.said for f in found]), joined([f.remembered for f in found]))
+        return Departure(client_H[order], joined([f["said"] for f in found]), joined([f["remembered"] for f in found]))
 
     def forget(self, client_I: Tensor) -> None:
         for process, place in self._at(client_I):
@@ -235,10 +234,10 @@ class ClientsAtHome:
         return {}
 
     def save(self, folder: str, mark: str, files: list[str]) -> State:
-        return {"files": self.clients.save(Path(folder), mark, files)}
+        return {"files": self.clients.store.save(Path(folder), mark, files)}
 
     def load(self, folder: str, files: list[str]) -> State:
-        self.clients.load(Path(folder), files)
+        self.clients.store.load(Path(folder), files)
         return {}
 
     def describe(self) -> State:
@@ -280,10 +279,11 @@ class Home(ClientsAtHome):
         return {}
 
     def farewell(self, client: Tensor, outbox: State) -> State:
-        return wire.farewell_tree(self.clients.farewell(self._only_mine(client), Outbox.from_state(outbox)))
+        found = self.clients.farewell(self._only_mine(client), Outbox.from_state(outbox))
+        return {"client": found.client_H, "said": found.said, "remembered": found.remembered}
 
     def gradient(self, shared: Tensor, states: State, client: Tensor, share: Tensor, t: int) -> State:
-        flat_P, own = with_first_values(self.clients.model, shared, wire.flatten(states)[0])
+        flat_P, own = self.clients.model.with_first_values(shared, wire.flatten(states)[0])
         found_P = self.clients.mean_gradient(flat_P, own, self._only_mine(client), share, t)
         assert found_P is not None
         return {"gradient": found_P[: len(shared)]}

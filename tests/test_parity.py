@@ -16,7 +16,7 @@ import pytest
 import turnout as to
 from bytes_runtime import BytesOnly, Process
 from turnout.recipes import cook, recipes
-from turnout.runtimes.keeping import KEPT
+from turnout.runtimes.crew import KEPT
 from turnout.testing import parity
 from turnout.testing.parity import ONE_PER_PART, Elsewhere, RuntimeComparison, acceptable, small_recipes
 

@@ -13,7 +13,7 @@ import turnout as to
 from turnout import testing
 from turnout.errors import UserError
 from turnout.parts.aggregation import Combined
-from turnout.parts.selection import Memoryless
+from turnout.parts.selection import Selection
 from turnout.running.records.same import same
 from turnout.server.collecting import finite_replies
 from turnout.types import Message, Replies, Turnout
@@ -641,7 +641,7 @@ def test_a_reply_that_the_aggregation_does_not_use_leaves_no_trace():
 
 
 @dataclass(frozen=True)
-class HighestLoss(Memoryless):
+class HighestLoss(Selection):
     """Power of choice: of those whose loss is known, the one that is worst off; everybody in the first round."""
 
     def choose(self, members, t, seed, state):

@@ -20,9 +20,9 @@ from turnout.running.config.read import to_toml
 from turnout.running.loop import FinishedRound
 from turnout.running.records.checkpoint import rounds_done
 from turnout.running.records.same import same
-from turnout.runtimes.keeping import KEPT
+from turnout.runtimes.crew import KEPT
 from turnout.runtimes.processes import GROUP
-from turnout.runtimes.ranks import read_tree, write_tree
+from turnout.runtimes.wire import read_tree, write_tree
 from turnout.types import flatten
 
 ALONE = to.runtime.InProcess(device="cpu", threads=1)

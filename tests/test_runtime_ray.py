@@ -13,7 +13,7 @@ import turnout as to
 from example_experiments import ternary, three_users
 from turnout.machine.optional import optional
 from turnout.recipes import participation
-from turnout.runtimes.keeping import KEPT
+from turnout.runtimes.crew import KEPT
 from turnout.runtimes.ray import RayWorkers
 from turnout.testing.parity import difference, played, shrunk
 
@@ -30,7 +30,7 @@ def disturbed(
     work, rounds = RayWorkers.each, itertools.count()
 
     def each(self, what, common, parts, meanwhile):
-        victims = [self.ray.get(actor.pid.remote()) for actor in self.crew._idle]
+        victims = [self.ray.get(actor.pid.remote()) for actor in self.group._idle]
 
         def then() -> None:
             if what == stage:

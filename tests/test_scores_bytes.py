@@ -18,7 +18,7 @@ from bytes_scores import ScoresByBytes, score_process
 from example_experiments import three_users
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.prepare import prepare
-from turnout.runtimes.keeping import KEPT
+from turnout.runtimes.crew import KEPT
 from turnout.scores.round import ScoreServer
 from turnout.scores.track import ScoreTrack
 from turnout.types import flatten

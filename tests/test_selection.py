@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.parts.selection import Count, Everyone, Fraction, Memoryless, Selection, chosen
+from turnout.parts.selection import Count, Everyone, Fraction, Selection, chosen
 from turnout.rng import draw
 from turnout.types import State
 from turnout.world.members import Members
@@ -100,7 +100,7 @@ def test_impossible_settings_are_refused(make: object) -> None:
 
 
 @dataclass(frozen=True)
-class Fixed(Memoryless):
+class Fixed(Selection):
     """Somebody's own selection."""
 
     clients: tuple[int, ...]

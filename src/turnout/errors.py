@@ -140,13 +140,15 @@ def check_part(where: str, part: Any, role: type, example: str) -> None:
 def lacking(part: Any, role: Any) -> list[str]:
     """The names of a role's class that an object lacks; none if the role is not a class.
 
-    A method that is only inherited from a protocol counts as missing: it has no content there.
+    A method that is only inherited from a protocol counts as missing, since it has no content there; where a protocol
+    marks some methods as abstract, only those.
 
     >>> lacking([], Iterable), lacking({}, list)[:3]
     ([], ['append', 'insert', 'extend'])
     """
     names = dict.fromkeys([*vars(role), *getattr(role, "__annotations__", ())]) if isinstance(role, type) else {}
-    empty = vars(role) if getattr(role, "_is_protocol", False) else {}
+    abstract = getattr(role, "__abstractmethods__", None) or names
+    empty = {n: v for n, v in vars(role).items() if n in abstract} if getattr(role, "_is_protocol", False) else {}
 
     def has(name: str) -> bool:
         return hasattr(part, name) and not (name in empty and getattr(type(part), name, None) is empty[name])

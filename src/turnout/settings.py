@@ -13,7 +13,7 @@ PRECISIONS = ("float32", "float64", "tf32")
 
 
 class RuntimeSpec(Protocol):
-    """Settings of a runtime. runtimes/table.py knows which runtime they start; settings of one's own have a function
+    """Settings of a runtime. runtimes/parted.py knows which runtime they start; settings of one's own have a function
     `open(setup)` that makes it; another track may look for a function of another name.
 
     Where clients are real, settings have `enrol(experiment, data_dir)` too: what is known of the clients before the
@@ -96,18 +96,14 @@ class InProcess:
         A compiler that is here now, or a graphics processor, may not have been there when the run was begun.
         The engine may have been chosen by a trial (engine/trainers.py), which need not end the same way twice.
         """
+        from turnout.machine.compiler import compiler  # imports torch, which is slow to load
+
         begun = self.on_threads(threads)
-        if self.engine == "auto" and not (engine == "native" and _no_compiler()):
+        if self.engine == "auto" and not (engine == "native" and compiler() is None):
             begun = replace(begun, engine=TRIED.get(engine, "auto"))
         if self.device == "auto" and device == "cpu":
             begun = replace(begun, device="cpu")
         return replace(begun, chunk=chunk) if self.chunk is None and device.startswith("cuda") else begun
-
-
-def _no_compiler() -> bool:
-    from turnout.machine.compiler import compiler  # imports torch, which is slow to load
-
-    return compiler() is None
 
 
 @dataclass(frozen=True)

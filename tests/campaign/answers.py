@@ -15,7 +15,7 @@ from turnout.parts.compression.base import Sending
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.weights import Weights
 from turnout.runtimes import border
-from turnout.runtimes.schema import Rows
+from turnout.runtimes.schema import RowSchema
 from turnout.runtimes.wire import measured_tree, pack, replies_tree
 from turnout.scores.architectures import averaged
 from turnout.scores.devices import read_learnt, read_output, read_scores
@@ -159,7 +159,7 @@ def scores() -> dict[str, Cases]:
     tested = len(learnt[0].output_Tl)
 
     def built(message: bytes) -> None:
-        kind = Rows((len(public.true_R), len(set_l)), low=0.0, high=1.0)
+        kind = RowSchema((len(public.true_R), len(set_l)), low=0.0, high=1.0)
         found = read_scores(message, 1, set_l.tolist(), kind, answer.turnout.full_work, reply.examples)
         both = BuildAnswer.join([found, answer], torch.tensor([1, 1]), found.turnout.full_work)
         assert bool(torch.isfinite(sum(r.examples * r.f_Rl for r in both.replies)).all())

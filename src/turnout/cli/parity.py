@@ -44,7 +44,7 @@ def parity(
 
     from turnout.machine.terminal import console
     from turnout.recipes import cook, recipes
-    from turnout.runtimes.keeping import KEPT
+    from turnout.runtimes.crew import KEPT
     from turnout.testing.parity import ONE_PER_PART, RuntimeComparison, acceptable, small_recipes
 
     known = small_recipes({name: cook(name) for name in recipes()})

@@ -18,9 +18,8 @@ from turnout.running.config.variants import variants_in
 from turnout.running.folder import contents, new_folder
 from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs, tracked_by
 from turnout.running.records.run_list import RunEntry, read_run_list
-from turnout.runtimes.keeping import KEPT
-from turnout.runtimes.processes import GROUP, opened
-from turnout.runtimes.ranks import Ranks, under_torchrun
+from turnout.runtimes.crew import KEPT
+from turnout.runtimes.processes import GROUP, Ranks, opened, under_torchrun
 from turnout.settings import InProcess, Processes
 
 DEFAULT_RECIPE = "participation"

@@ -5,5 +5,5 @@
     calibration   BatchNorm statistics of newcomers, from one pass over their own samples
 
 May import the engine, the parts and everything below them. The object that does the work, `ClientPool`, is in
-runtimes/clients.py, because it runs `client_work` of round.py.
+runtimes/client_pool.py, because it runs `client_work` of round.py.
 """

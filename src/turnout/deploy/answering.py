@@ -28,10 +28,9 @@ from turnout.experiment import Experiment
 from turnout.machine.files import replacing
 from turnout.parts.compression.base import Dense, Sending
 from turnout.runtimes import wire
-from turnout.runtimes.clients import ClientPool
+from turnout.runtimes.client_pool import ClientPool
 from turnout.runtimes.remote import COMMON, HEAD, NEVER, OWN, REPLY, ClientStanding, ClientTasks, DoTask, Parts
 from turnout.runtimes.schema import shown
-from turnout.runtimes.whole_model import with_first_values
 from turnout.types import State, Tensors, Turnout, flatten
 
 LEAVING, LEFT = "leaving", "left"  # files in a device's folder
@@ -294,7 +293,7 @@ class WeightTasks:
     def _gradient(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
         asked = wire.unpack(parts[COMMON])
         states, one = flatten(asked["states"])[0], torch.ones(1, dtype=torch.float64)
-        flat_P, own = with_first_values(self.clients.model, asked["shared"], states)
+        flat_P, own = self.clients.model.with_first_values(asked["shared"], states)
         found_P = self.clients.mean_gradient(flat_P, own, torch.tensor([standing.client]), one, asked["t"])
         assert found_P is not None
         return {}, {"gradient": found_P[: self.clients.model.layout.shared]}

@@ -31,7 +31,7 @@ from turnout.experiment import Algorithm, Experiment, World
 from turnout.running.config.read import build, load, parse_table
 from turnout.running.tracks.first_values import FirstValues
 from turnout.running.tracks.prepare import settled, track_of
-from turnout.runtimes.clients import ClientPool
+from turnout.runtimes.client_pool import ClientPool
 from turnout.runtimes.remote import ClientTasks
 from turnout.runtimes.setup import Setup
 from turnout.world.events import Calendar

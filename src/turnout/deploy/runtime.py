@@ -26,7 +26,7 @@ from turnout.layout import Layout
 from turnout.parts.compression.base import Dense, Sending
 from turnout.parts.local import Local, turn_out
 from turnout.runtimes import border, wire
-from turnout.runtimes.clients import ClientPool, farewell_of
+from turnout.runtimes.client_pool import ClientPool, farewell_of
 from turnout.runtimes.remote import COMMON, NEVER, OWN, REPLY, DeviceTask, Parts, RemoteAnswer
 from turnout.runtimes.schema import Refused, Whole
 from turnout.runtimes.setup import Setup

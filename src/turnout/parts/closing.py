@@ -10,6 +10,7 @@ Shape letters: C clients asked, R replies.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,70 +31,46 @@ class Closing(Protocol):
     @property
     def partial(self) -> bool:
         """Whether clients are told the limit and send what they have finished by then."""
-        ...
+        return False
 
     @property
     def uses_late(self) -> bool:
         """Whether late replies count in the round in which they arrive."""
-        ...
+        return False
 
     @property
     def buffer(self) -> int | None:
         """Asynchronous: the server steps after so many replies; None: rounds."""
-        ...
+        return None
 
     def begin(self) -> State:
         """What it remembers before the first round."""
-        ...
+        return {}
 
+    @abstractmethod
     def limit(self, state: State) -> float:
         """Seconds that a round may take; inf: any."""
-        ...
 
     def enough(self, asked: int) -> int:
         """How many replies close a round before its limit, where so many clients are asked."""
-        ...
+        return asked
 
     def observe(self, state: State, full_C: Tensor) -> State:
         """What it remembers after a round: seconds of complete work of those whose replies arrived in it; inf for a
         client that was at work and whose reply is discarded, of which the server knows only that it takes longer."""
-        ...
-
-    def discount(self, age_R: Tensor) -> Tensor:
-        """What replies are multiplied by that are so many rounds old; 1 for those of this round."""
-        ...
-
-
-@dataclass(frozen=True)
-class WaitForAll:
-    """Wait for everybody who turned up, however long that takes."""
-
-    @property
-    def partial(self) -> bool:
-        return False
-
-    @property
-    def uses_late(self) -> bool:
-        return False
-
-    @property
-    def buffer(self) -> int | None:
-        return None
-
-    def begin(self) -> State:
-        return {}
-
-    def limit(self, state: State) -> float:
-        return math.inf
-
-    def enough(self, asked: int) -> int:
-        return asked
-
-    def observe(self, state: State, full_C: Tensor) -> State:
         return state
 
     def discount(self, age_R: Tensor) -> Tensor:
+        """What replies are multiplied by that are so many rounds old; 1 for those of this round."""
         return torch.ones(len(age_R), dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class WaitForAll(Closing):
+    """Wait for everybody who turned up, however long that takes."""
+
+    def limit(self, state: State) -> float:
+        return math.inf
 
 
 def close(arrival_C: Tensor, limit: float, enough: int) -> tuple[float, Tensor]:

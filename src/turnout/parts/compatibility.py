@@ -6,79 +6,53 @@ an algorithm is created) and against the model (`check_experiment`, when it is p
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
 from turnout.errors import UserError
-from turnout.layout import Layout, Predicate
-from turnout.parts.aggregation import Aggregation
-from turnout.parts.closing import Closing
-from turnout.parts.compression.base import Compression, Dense
-from turnout.parts.local import Local
-from turnout.parts.membership.policy import Membership
-from turnout.parts.mixing import Mixing
-from turnout.parts.substitution.base import Substitution
-from turnout.parts.terms.base import PersonalModel, Term, TermTraits, sends
-from turnout.settings import Evaluate
+from turnout.layout import Layout
+from turnout.parts.compression.base import Dense
+from turnout.parts.terms.base import PersonalModel, TermTraits, sends
+
+# Below, an algorithm is a `turnout.Algorithm` and an experiment a `turnout.Experiment`, whose module imports this one.
 
 
-class Measuring(Protocol):
-    """The settings of an experiment that are checked."""
-
-    @property
-    def evaluate(self) -> Evaluate: ...
-
-
-class AlgorithmParts(Protocol):
-    """The parts of an algorithm that are checked. (`turnout.Algorithm` itself imports this module.)"""
-
-    @property
-    def local(self) -> Local: ...
-
-    @property
-    def terms(self) -> tuple[Term, ...]: ...
-
-    @property
-    def personal(self) -> Predicate | None: ...
-
-    @property
-    def share_personal(self) -> bool: ...
-
-    @property
-    def newcomers(self) -> str: ...
-
-    @property
-    def mixing(self) -> Mixing: ...
-
-    @property
-    def compression(self) -> Compression: ...
-
-    @property
-    def substitution(self) -> Substitution: ...
-
-    @property
-    def aggregation(self) -> Aggregation: ...
-
-    @property
-    def membership(self) -> Membership: ...
-
-    @property
-    def closing(self) -> Closing: ...
-
-
-def check_algorithm(algorithm: AlgorithmParts) -> None:
+def check_algorithm(algorithm: Any) -> None:
     """Refuse parts that cannot be combined, or of which one would have no effect."""
     if algorithm.share_personal and algorithm.personal is None:
         raise UserError("algorithm.share_personal has no effect without algorithm.personal: set both, or neither")
     if algorithm.newcomers == "average" and not algorithm.share_personal:
         raise UserError("algorithm.newcomers = 'average' needs something to average: set algorithm.share_personal")
-    _check_substitution(algorithm)
+    name, substitution = type(algorithm.substitution).__name__, algorithm.substitution
+    if algorithm.mixing.personal and substitution.lends:
+        mixing = type(algorithm.mixing).__name__
+        raise UserError(f"algorithm.substitution has no effect on clients' own models: leave it out with {mixing}")
+    if algorithm.membership.stand_in and not substitution.lends:
+        raise UserError(
+            "algorithm.membership.stand_in needs a substitution that lends shares: set algorithm.substitution"
+        )
+    if substitution.adds_rows and not algorithm.aggregation.linear:
+        raise UserError(
+            f"algorithm.substitution = {name} adds old updates to a sum, and algorithm.aggregation = "
+            f"{type(algorithm.aggregation).__name__} is not a sum: use Friends or Spread"
+        )
     _check_robust(algorithm)
-    _check_terms(algorithm)
+    names, optimizer = [term.name for term in algorithm.terms], algorithm.local.optimizer
+    if any("/" in name for name in names):
+        raise UserError(f"a term's name must not contain '/' ({', '.join(names)}): give it another name")
+    if len(set(names)) != len(names):
+        raise UserError(f"two terms have the same name ({', '.join(names)}): give one of them another name")
+    for term in algorithm.terms:
+        by_path = isinstance(term, TermTraits) and term.requires_plain_sgd
+        if by_path and not optimizer.linear:
+            raise UserError(
+                f"the term {term.name!r} derives the mean of a client's gradients from its path, which does not hold "
+                f"for {type(optimizer).__name__}: use SGD, or Scaffold(option=1), which measures gradients"
+            )
     if algorithm.closing.uses_late:
         _check_late(algorithm)
 
 
-def _check_late(algorithm: AlgorithmParts) -> None:
+def _check_late(algorithm: Any) -> None:
     """Refuse parts that cannot use replies after their round."""
     closing = algorithm.closing
     name = f"algorithm.closing = {type(closing).__name__}"
@@ -100,23 +74,7 @@ def _check_late(algorithm: AlgorithmParts) -> None:
             )
 
 
-def _check_substitution(algorithm: AlgorithmParts) -> None:
-    name, substitution = type(algorithm.substitution).__name__, algorithm.substitution
-    if algorithm.mixing.personal and substitution.lends:
-        mixing = type(algorithm.mixing).__name__
-        raise UserError(f"algorithm.substitution has no effect on clients' own models: leave it out with {mixing}")
-    if algorithm.membership.stand_in and not substitution.lends:
-        raise UserError(
-            "algorithm.membership.stand_in needs a substitution that lends shares: set algorithm.substitution"
-        )
-    if substitution.adds_rows and not algorithm.aggregation.linear:
-        raise UserError(
-            f"algorithm.substitution = {name} adds old updates to a sum, and algorithm.aggregation = "
-            f"{type(algorithm.aggregation).__name__} is not a sum: use Friends or Spread"
-        )
-
-
-def _check_robust(algorithm: AlgorithmParts) -> None:
+def _check_robust(algorithm: Any) -> None:
     """Refuse a robust aggregation where it has no effect, or where updates are too sparse for it."""
     aggregation, compression = algorithm.aggregation, algorithm.compression
     name, keep = type(aggregation).__name__, getattr(compression, "keep", 1.0)
@@ -133,21 +91,7 @@ def _check_robust(algorithm: AlgorithmParts) -> None:
         )
 
 
-def _check_terms(algorithm: AlgorithmParts) -> None:
-    names, optimizer = [term.name for term in algorithm.terms], algorithm.local.optimizer
-    if any("/" in name for name in names):
-        raise UserError(f"a term's name must not contain '/' ({', '.join(names)}): give it another name")
-    if len(set(names)) != len(names):
-        raise UserError(f"two terms have the same name ({', '.join(names)}): give one of them another name")
-    for term in algorithm.terms:
-        if isinstance(term, TermTraits) and term.requires_plain_sgd and not optimizer.linear:
-            raise UserError(
-                f"the term {term.name!r} derives the mean of a client's gradients from its path, which does not hold "
-                f"for {type(optimizer).__name__}: use SGD, or Scaffold(option=1), which measures gradients"
-            )
-
-
-def check_experiment(experiment: Measuring, algorithm: AlgorithmParts, layout: Layout) -> None:
+def check_experiment(experiment: Any, algorithm: Any, layout: Layout) -> None:
     """Refuse parts that do not fit the model: layers that do not exist, parts without an effect."""
     if algorithm.personal is not None and layout.personal == 0:
         name = getattr(algorithm.personal, "__name__", repr(algorithm.personal)).replace("_", "-")
@@ -172,7 +116,7 @@ def check_experiment(experiment: Measuring, algorithm: AlgorithmParts, layout: L
         _check_independent(algorithm)
 
 
-def _check_independent(algorithm: AlgorithmParts) -> None:
+def _check_independent(algorithm: Any) -> None:
     """Refuse parts that act on shared parameters where all of them are personal."""
     if algorithm.local.optimizer.moments == "federated":
         raise UserError("algorithm.local.optimizer.moments = 'federated', but nothing is shared: use 'local' or 'auto'")

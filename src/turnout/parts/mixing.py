@@ -7,6 +7,7 @@ Shape letters: C clients of the cohort, R replies, S slots (clients ever seen), 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -30,53 +31,43 @@ class Mixing(Protocol):
     @property
     def personal(self) -> bool:
         """Whether clients have models of their own."""
+        return False
 
     def begin(self, clients: int, width: int) -> State:
         """The state before the first round."""
+        return {}
 
     def memory(self, clients: int, width: int) -> int:
         """Bytes of the state once that many clients have replied."""
+        return 0
 
+    @abstractmethod
     def starts(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor | None:
         """The weights each of these clients starts from [C, P]; None: all from the shared parameters."""
 
     def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
         """The model each client predicts with [C, P]."""
+        return shared_P.expand(len(client_C), -1)
 
     def observe(self, state: State, applied: Applied) -> State:
         """Learn from the replies."""
+        return state
 
     def forget(self, state: State, client_I: Tensor) -> State:
         """These clients have left for good."""
+        return state
 
 
 @dataclass(frozen=True)
-class SharedStart:
+class SharedStart(Mixing):
     """All clients start from the shared parameters."""
-
-    personal: ClassVar[bool] = False
-
-    def begin(self, clients: int, width: int) -> State:
-        return {}
-
-    def memory(self, clients: int, width: int) -> int:
-        return 0
 
     def starts(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor | None:
         return None
 
-    def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
-        return shared_P.expand(len(client_C), -1)
-
-    def observe(self, state: State, applied: Applied) -> State:
-        return state
-
-    def forget(self, state: State, client_I: Tensor) -> State:
-        return state
-
 
 @dataclass(frozen=True)
-class FedAMP:
+class FedAMP(Mixing):
     """FedAMP (Huang et al., 2021): client i starts from its cloud model, a mix of all clients' last models w_j,
 
         u_i = Σ_{j≠i} ξ_ij w_j + ξ_ii w_i,    ξ_ij = α exp(-|w_i - w_j|² / σ) / σ,    ξ_ii = 1 - Σ_{j≠i} ξ_ij

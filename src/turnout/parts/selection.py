@@ -8,6 +8,7 @@ Shape letters: C clients of the cohort, D draws, I positions.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, Self
@@ -27,28 +28,21 @@ NOTHING: State = {}  # the state of a selection without memory
 
 
 class Selection(Protocol):
-    """The clients to ask in round t. `Memoryless` has the defaults of a selection without state.
+    """The clients to ask in round t; `begin` and `observe` have the defaults of a selection without state.
 
     A selection that needs names or sample counts also has `tied_to_clients(enrolment, rounds)` (`TiedToClients`).
     """
 
     def begin(self) -> State:
         """The state before the first round."""
+        return {}
 
+    @abstractmethod
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         """Sorted ids of clients of the objective (members, and clients that have left but stay in it)."""
 
     def observe(self, state: State, applied: Applied) -> State:
         """The state after a round: `applied` has the replies, their losses and the absences."""
-
-
-class Memoryless:
-    """The defaults of a selection without state."""
-
-    def begin(self) -> State:
-        return {}
-
-    def observe(self, state: State, applied: Applied) -> State:
         return state
 
 
@@ -65,7 +59,7 @@ def chosen(selection: Selection, members: Members, t: int, seed: int, state: Sta
 
 
 @dataclass(frozen=True)
-class Everyone(Memoryless):
+class Everyone(Selection):
     """Ask every member, every round."""
 
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
@@ -73,7 +67,7 @@ class Everyone(Memoryless):
 
 
 @dataclass(frozen=True)
-class Fraction(Memoryless):
+class Fraction(Selection):
     """Ask max(1, round(`share` * N)) of the N members.
 
     >>> Fraction(0.1).choose(Members(20), t=0, seed=0).shape
@@ -92,7 +86,7 @@ class Fraction(Memoryless):
 
 
 @dataclass(frozen=True)
-class Count(Memoryless):
+class Count(Selection):
     """Ask `clients` members, or all of them once fewer remain.
 
     More than the population is an error; more than the remaining members is not, because leaving must not stop a run.
@@ -123,7 +117,7 @@ class Count(Memoryless):
 
 
 @dataclass(frozen=True)
-class AsLogged(Memoryless):
+class AsLogged(Selection):
     """Ask the clients that the log of a run asked: members with a row in round t.
 
     path   a CSV file of round,client,work, or a run's folder (other logs: selection "as-fleet-log")

@@ -18,7 +18,7 @@ from turnout.running.reported import NO_HOOKS, Hooks, reported, say_warnings
 from turnout.running.result import Run, RunName
 from turnout.running.side_by_side import side_by_side
 from turnout.running.state import is_complete, state_of
-from turnout.runtimes.keeping import KEPT
+from turnout.runtimes.crew import KEPT
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from turnout.runtimes.schema import (
     Maybe,
     Number,
     Refused,
-    Rows,
+    RowSchema,
     Schema,
     Text,
     Whole,
@@ -54,7 +54,7 @@ from turnout.runtimes.schema import (
     shown,
 )
 from turnout.tasks import TaskSpec, metric_infos
-from turnout.types import BYTE, Replies, State, Tensors, row_bytes, unflatten
+from turnout.types import BYTE, Replies, State, Tensors, flatten, row_bytes, unflatten
 
 # Endings of states that are never below 0: one negative entry would make the mean of all clients useless.
 NOT_NEGATIVE = ("running_var", "num_batches_tracked", "moment/second", "moment/count")
@@ -112,11 +112,7 @@ def work(message: bytes, like: Replies, algorithm: Algorithm, sending: Sending) 
     schema = _replies_schema(rows, algorithm.compression.longest(sending)) | {
         **{f"message/tensors/{name}": _like(rows, value, name) for name, value in like.message.tensors.items()},
         **{f"states/{name}": _like(rows, value, name) for name, value in like.states.items()},
-        **{
-            f"uploads/{term}/{name}": _like(rows, v)
-            for term, values in like.uploads.items()
-            for name, v in values.items()
-        },
+        **{f"uploads/{name}": _like(rows, value) for name, value in flatten(like.uploads)[0].items()},
         **{f"hints/{name}": _like(rows, value) for name, value in like.hints.items()},
         **{f"report/{name}": _reported(rows, value) for name, value in like.report.items()},
     }
@@ -136,24 +132,24 @@ def unfinished(message: bytes, algorithm: Algorithm, sending: Sending) -> Replie
     rows, compression = len(sending.client_C), algorithm.compression
     kept = {name: value[None] for name, value in compression.residuals(sending.slots).items()}
     held = {f"message/tensors/{name}": _like(rows, value) for name, value in compression.held(kept).items()}
-    schema = _replies_schema(rows, most=0) | held | {"report/bytes_down": Rows((rows,), WHOLE, 0, COUNT)}
+    schema = _replies_schema(rows, most=0) | held | {"report/bytes_down": RowSchema((rows,), WHOLE, 0, COUNT)}
     return _replies(read(message, schema, others="report/"), sending.client_C)
 
 
 def _replies_schema(rows: int, most: int) -> dict[str, Kind]:
-    return {"client_R": Rows((rows,), WHOLE), "message/bytes": Rows((rows,), WHOLE, 0, most)}
+    return {"client_R": RowSchema((rows,), WHOLE), "message/bytes": RowSchema((rows,), WHOLE, 0, most)}
 
 
-def _like(rows: int, value: Tensor, name: str = "") -> Rows:
-    """Rows of the shape and type of a pattern; encoded ones are as long as they are."""
+def _like(rows: int, value: Tensor, name: str = "") -> RowSchema:
+    """RowSchema of the shape and type of a pattern; encoded ones are as long as they are."""
     shape = (rows, None) if name == BYTE else (rows, *value.shape[1:])
-    return Rows(shape, (value.dtype,), 0 if name.endswith(NOT_NEGATIVE) else None)
+    return RowSchema(shape, (value.dtype,), 0 if name.endswith(NOT_NEGATIVE) else None)
 
 
-def _reported(rows: int, value: Tensor) -> Rows:
+def _reported(rows: int, value: Tensor) -> RowSchema:
     if value.is_floating_point():
-        return Rows((rows,), FLOATS, -LARGE, LARGE)
-    return Rows((rows,), (torch.bool,)) if value.dtype == torch.bool else Rows((rows,), WHOLE, 0, COUNT)
+        return RowSchema((rows,), FLOATS, -LARGE, LARGE)
+    return RowSchema((rows,), (torch.bool,)) if value.dtype == torch.bool else RowSchema((rows,), WHOLE, 0, COUNT)
 
 
 def _replies(found: Mapping[str, Any], client_R: Tensor) -> Replies:
@@ -173,17 +169,17 @@ def _check_decoded(replies: Replies, algorithm: Algorithm, sending: Sending) -> 
         update_RP = algorithm.compression.decode(replies.message, sending, torch.zeros(width))
     except Exception as error:  # decoders of bytes that a stranger has written
         raise Refused(f"its message cannot be decoded ({shown(str(error), 100)})") from error
-    if (why := Rows((len(bytes_R), width)).wrong(update_RP)) is not None:
+    if (why := RowSchema((len(bytes_R), width)).wrong(update_RP)) is not None:
         raise Refused(f"its update {why}")
 
 
 def measured(message: bytes, task: TaskSpec, common: bool, own: bool) -> Measured:
     """A client's metrics, which are the task's; one that is not finite is NaN, and shares are from 0 to 1."""
-    kinds = {name: Rows((1,), FLOATS, *((0.0, 1.0) if info.unit == "percent" else (-LARGE, LARGE)), gaps=True)
+    kinds = {name: RowSchema((1,), FLOATS, *((0.0, 1.0) if info.unit == "percent" else (-LARGE, LARGE)), gaps=True)
              for name, info in metric_infos(task).items()}  # fmt: skip
     asked = {"common": common, "own": own}
     schema: dict[str, Kind] = {f"{g}/{name}": kind for g in asked if asked[g] for name, kind in kinds.items()}
-    found = read(message, schema | {"noisy": Maybe(Rows((1,), (torch.bool,)))})
+    found = read(message, schema | {"noisy": Maybe(RowSchema((1,), (torch.bool,)))})
     values = {g: {name: found[f"{g}/{name}"] for name in kinds} if asked[g] else {} for g in asked}
     for group in values.values():
         group |= {name: torch.where(torch.isfinite(value), value, torch.nan) for name, value in group.items()}
@@ -192,13 +188,13 @@ def measured(message: bytes, task: TaskSpec, common: bool, own: bool) -> Measure
 
 def gradient(message: bytes, like_P: Tensor) -> Tensor:
     """A client's gradient."""
-    found: Tensor = read(message, {"gradient": Rows(tuple(like_P.shape))})["gradient"]
+    found: Tensor = read(message, {"gradient": RowSchema(tuple(like_P.shape))})["gradient"]
     return found.to(like_P)
 
 
 def rows(message: bytes, like: Tensors) -> Tensors:
     """What a client that leaves has kept for the terms; `like` is one row of each."""
     schema = {
-        f"rows/{n}": Rows((1, *v.shape), FLOATS if v.is_floating_point() else (v.dtype,)) for n, v in like.items()
+        f"rows/{n}": RowSchema((1, *v.shape), FLOATS if v.is_floating_point() else (v.dtype,)) for n, v in like.items()
     }
     return {name.removeprefix("rows/"): value for name, value in read(message, schema).items()}

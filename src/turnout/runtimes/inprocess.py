@@ -25,10 +25,9 @@ from turnout.layout import Layout
 from turnout.machine.profiling import stage
 from turnout.parts.compression.base import Dense
 from turnout.parts.local import turn_out
-from turnout.runtimes.clients import ClientPool, world_attackers
+from turnout.runtimes.client_pool import ClientPool, world_attackers
 from turnout.runtimes.setup import Setup
 from turnout.runtimes.timing import Timing
-from turnout.runtimes.whole_model import with_first_values
 from turnout.types import Extra, Replies, Tensors, Turnout
 from turnout.world.events import Calendar, Event
 from turnout.world.members import Members
@@ -175,7 +174,7 @@ class InProcessRuntime(Simulated):
     def gradient(self, shared_P: Tensor, states: Tensors, client_C: Tensor, share_C: Tensor, t: int) -> Tensor | None:
         """What is personal has its first values, as in the model that is evaluated."""
         clients, here_C = self.clients, self.turn_out(client_C, t)[0].present_C
-        flat_P, own = with_first_values(clients.model, shared_P, states)
+        flat_P, own = clients.model.with_first_values(shared_P, states)
         found_P = clients.mean_gradient(flat_P, own, client_C[here_C], share_C[here_C], t)
         if found_P is not None and not bool(torch.isfinite(found_P).all()):  # a loss that is no number is no answer
             here_C[here_C.clone()] = torch.isfinite(clients.losses(flat_P, own, client_C[here_C], t))
@@ -186,10 +185,10 @@ class InProcessRuntime(Simulated):
         return self.clients.measure(asked)
 
     def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        return self.clients.save(folder, mark, files)
+        return self.clients.store.save(folder, mark, files)
 
     def load(self, run: str, folder: Path, files: list[str]) -> None:
-        self.clients.load(folder, files)
+        self.clients.store.load(folder, files)
 
     def durable(self, t: int) -> None:
         """Rows go back to files that the checkpoint names: nothing else has to be kept."""

@@ -14,21 +14,25 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from turnout.clients.state import ClientState, state_from
 from turnout.engine.trainers import place_of
-from turnout.exchange import Assignment, Download, Measure, Measured
+from turnout.errors import UserError
+from turnout.exchange import Assignment, Download, Measure, Measured, Runtime
 from turnout.parts.terms.base import PersonalModel
 from turnout.runtimes import wire
-from turnout.runtimes.clients import ClientPool
+from turnout.runtimes.client_pool import ClientPool
+from turnout.runtimes.crew import RemoteWorkers
 from turnout.runtimes.inprocess import InProcessRuntime, without_encoding
+from turnout.runtimes.processes import ProcessWorkers, divided
+from turnout.runtimes.ray import RayWorkers
 from turnout.runtimes.setup import Model, Setup
-from turnout.settings import InProcess
-from turnout.types import Message, Replies, State, Tensors, flatten
+from turnout.settings import InProcess, Processes, Ray
+from turnout.types import Replies, State, Tensors, flatten
 
 TOGETHER = ("t", "lr", "shared", "states", "term_states")  # of a download: the same for all parts
 
@@ -40,36 +44,6 @@ def dealt(clients: int, workers: int) -> list[Tensor]:
     [tensor([0, 2, 4]), tensor([1, 3])]
     """
     return [torch.arange(i, clients, workers) for i in range(min(clients, workers))]
-
-
-class Workers(Protocol):
-    """Workers elsewhere, and what carries trees to them: a Ray cluster, processes of torch.distributed."""
-
-    @property
-    def here(self) -> int:
-        """How many of the parts (none or one) the process that asks does itself."""
-        ...
-
-    @property
-    def parts(self) -> int:
-        """Into how many parts the next cohort is cut."""
-        ...
-
-    @property
-    def copies(self) -> int:
-        """How often the data lies in the memory of the machine that asks."""
-        ...
-
-    def each(self, what: str, common: State, parts: Sequence[State], meanwhile: Callable[[], None]) -> list[State]:
-        """The answers of workers to `what` (a function of theirs), one for each part; `meanwhile()` is called once,
-        while they work."""
-        ...
-
-    def close(self) -> None:
-        """The run has ended."""
-        ...
-
-    def describe(self) -> dict[str, Any]: ...
 
 
 class NoWorkers:
@@ -96,16 +70,23 @@ class PartedRuntime(InProcessRuntime):
 
     beyond: float = 0.0
 
-    def __init__(self, setup: Setup, workers: Workers):
+    def __init__(self, setup: Setup, workers: RemoteWorkers | NoWorkers):
         super().__init__(setup)
         self.workers = workers
 
     def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, ClientState]:
         places, start = dealt(len(asked.client_R), self.workers.parts), time.perf_counter()
         common = {name: value for name, value in wire.download_tree(download).items() if name in TOGETHER}
-        parts = [self._part(download, asked.take(place), dense) for place in places[self.workers.here :]]
+        parts: list[State] = []
+        for place in places[self.workers.here :]:
+            part = asked.take(place)
+            tree = wire.download_tree(download.among(part.client_R.sort().values))
+            own = {name: value for name, value in tree.items() if name not in TOGETHER}
+            rest = {"asked": wire.assignment_tree(part), "dense": dense}
+            parts.append({"own": own, **rest, **self._kept(part.client_R)})
         found: list[tuple[Replies, Tensors]] = []
         seconds: list[float] = []
+        device = self.setup.place.device
 
         def meanwhile() -> None:
             for place in places[: self.workers.here]:
@@ -115,18 +96,14 @@ class PartedRuntime(InProcessRuntime):
                 seconds.append(time.perf_counter() - began)
 
         for answer in self.workers.each("work", common, parts, meanwhile):
-            found.append((wire.replies_of(answer["replies"]), flatten(answer["rows"])[0]))
+            replies = wire.replies_of(wire.placed(answer["replies"], device, ("tensors", "states", "uploads", "hints")))
+            found.append((replies, flatten(answer["rows"])[0]))
             seconds.append(answer["seconds"])
-        order, device = torch.cat(places).argsort(), self.setup.place.device
-        replies = Replies.join([_replies_on(replies, device) for replies, _ in found]).take(order)
+        order = torch.cat(places).argsort()
+        replies = Replies.join([replies for replies, _ in found]).take(order)
         state = state_from(_joined([rows for _, rows in found], order), len(order), device)
         self.beyond = time.perf_counter() - start - max(seconds)
         return replies, state
-
-    def _part(self, download: Download, asked: Assignment, dense: bool) -> State:
-        tree = wire.download_tree(download.among(asked.client_R.sort().values))
-        own = {name: value for name, value in tree.items() if name not in TOGETHER}
-        return {"own": own, "asked": wire.assignment_tree(asked), "dense": dense, **self._kept(asked.client_R)}
 
     def _kept(self, client_R: Tensor, names: tuple[str, ...] = ("",)) -> State:
         """Who of these clients has rows, and those."""
@@ -184,7 +161,8 @@ class Worker:
     def work(self, common: State, part: State) -> State:
         """What those of a part send, and what they would keep."""
         asked, device = wire.assignment_of(part["asked"]), self.clients.place.device
-        download = _download_on(wire.download_of(common | part["own"]), device)
+        tree = wire.placed(common | part["own"], device, ("shared", "states", "term_states", "start"))
+        download = wire.download_of(tree)
         self._remember(part)
         dense, start = without_encoding(self.clients.algorithm) if part["dense"] else None, time.perf_counter()
         replies, state = self.clients.work(download, asked, dense)
@@ -193,13 +171,9 @@ class Worker:
 
     def measure(self, common: State, part: State) -> State:
         """Models of some clients, one by one."""
-        asked = wire.measure_of(common | part["own"])
+        tree = wire.placed(common | part["own"], self.clients.place.device, ("shared", "states", "start"))
         self._remember(part)
-        device, start = self.clients.place.device, asked.start
-        if start is not None:
-            asked = replace(asked, start=lambda client_c: start(client_c).to(device))
-        shared_P, states = asked.shared_P.to(device), _on(asked.states, device)
-        return wire.measured_tree(self.clients.measure(replace(asked, shared_P=shared_P, states=states)))
+        return wire.measured_tree(self.clients.measure(wire.measure_of(tree)))
 
     def _remember(self, part: State) -> None:
         """The rows of a part, and no others."""
@@ -211,7 +185,7 @@ def for_workers(setup: Setup) -> Setup:
     """What a worker is made from: the same, with the module where any process can read it."""
     model, cpu = setup.model, torch.device("cpu")
     module = copy.deepcopy(model.module).to(cpu)
-    return replace(setup, model=Model(module, model.layout, model.flat_P.cpu(), _on(model.states, cpu)))
+    return replace(setup, model=Model(module, model.layout, model.flat_P.cpu(), wire.placed(model.states, cpu)))
 
 
 def _joined(parts: Sequence[Tensors], order: Tensor) -> Tensors:
@@ -222,22 +196,32 @@ def _joined(parts: Sequence[Tensors], order: Tensor) -> Tensors:
     }
 
 
-def _on(tensors: Tensors, device: torch.device) -> Tensors:
-    return {name: value.to(device) for name, value in tensors.items()}
+def workers_of(settings: Processes | Ray, kind: type, setup: Callable[[], Any]) -> RemoteWorkers:
+    """The workers that settings name, each `kind(setup(), compute)`."""
+    if isinstance(settings, Processes):
+        return ProcessWorkers(settings, kind, setup)
+    return RayWorkers(settings, kind, setup)
 
 
-def _download_on(download: Download, device: torch.device) -> Download:
-    start_CP = None if download.start_CP is None else download.start_CP.to(device)
-    term_states = {term: _on(tensors, device) for term, tensors in download.term_states.items()}
-    states, shared_P = _on(download.states, device), download.shared_P.to(device)
-    return replace(download, shared_P=shared_P, states=states, term_states=term_states, start_CP=start_CP)
+def in_parts(setup: Setup) -> PartedRuntime:
+    """A runtime that deals parts of each cohort out."""
+    settings = setup.experiment.runtime
+    if isinstance(settings, Processes):
+        settings = divided(settings)
+        setup = replace(setup, experiment=setup.experiment.but(runtime=settings))
+    assert isinstance(settings, Processes | Ray)
+    return PartedRuntime(setup, workers_of(settings, Worker, lambda: for_workers(setup)))
 
 
-def _replies_on(replies: Replies, device: torch.device) -> Replies:
-    return replace(
-        replies,
-        message=Message(_on(replies.message.tensors, device), replies.message.bytes_C),
-        states=_on(replies.states, device),
-        uploads={term: _on(tensors, device) for term, tensors in replies.uploads.items()},
-        hints=_on(replies.hints, device),
-    )
+RUNTIMES: dict[type, Callable[[Setup], Runtime]] = {InProcess: InProcessRuntime, Processes: in_parts, Ray: in_parts}
+
+
+def open_runtime(settings: Any, setup: Setup) -> Runtime:
+    """The runtime that settings name: one of the table, or what the `open(setup)` of one's own settings makes."""
+    if type(settings) in RUNTIMES:
+        return RUNTIMES[type(settings)](setup)
+    if hasattr(settings, "open"):
+        runtime: Runtime = settings.open(setup)
+        return runtime
+    known = ", ".join(f"turnout.{kind.__name__}()" for kind in RUNTIMES)
+    raise UserError(f"runtime {settings!r} is not known here: use {known}, or settings with a function open(setup)")

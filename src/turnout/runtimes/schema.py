@@ -105,7 +105,7 @@ class Maybe:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSchema:
     """A tensor. A size that is None is any; `gaps`: entries that are not finite are allowed, and mean no value."""
 
     shape: tuple[int | None, ...]

@@ -134,7 +134,10 @@ class Timing:
         times = _times(pace, draw, down_C, complete_C, begin_C, train_C, there_C, closes, self.devices.tiers)
         late_C = there_C & ~in_time_C
         last = bool(in_time_C.any()) and float(times.arrival_C[in_time_C].max()) >= closes - 1e-9
-        times = _lost(replace(times, late_C=late_C, ends_with_last=last, planned_up=self.planned_bytes(t)), never_C)
+        # A client that never replies uploads nothing: its upload is endless, until the round is closed.
+        upload_C = torch.where(never_C & late_C, torch.inf, times.upload_C)
+        planned = self.planned_bytes(t)
+        times = replace(times, late_C=late_C, upload_C=upload_C, ends_with_last=last, planned_up=planned)
         return replace(turnout_of(client_C, steps_C, full_C, self.algorithm.local), times=times), steps_C
 
     def _order(self, client_C: Tensor, total_C: Tensor, download: Download) -> tuple[Tensor, float, Tensor]:
@@ -212,8 +215,3 @@ def _times(
         closes=closes,
         tiers=tiers,
     )
-
-
-def _lost(times: Times, never_C: Tensor) -> Times:
-    """Who never replies uploads nothing: its upload is endless, until the round is closed."""
-    return replace(times, upload_C=torch.where(never_C & times.late_C, torch.inf, times.upload_C))

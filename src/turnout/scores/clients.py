@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from turnout.data.labels import check_own_labels
 from turnout.parts.local import turn_out
 from turnout.running.tracks.track import filled
-from turnout.runtimes.needs import data_bytes
+from turnout.runtimes.client_pool import data_bytes
 from turnout.scores.architectures import MODEL, Architecture, Architectures, ClientModels, states_in
 from turnout.scores.exchange import (
     Averages,

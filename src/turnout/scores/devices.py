@@ -34,7 +34,7 @@ from turnout.runtimes.remote import (
     RemoteAnswer,
     RemoteClients,
 )
-from turnout.runtimes.schema import COUNT, FLOATS, WHOLE, Flag, Kind, Maybe, Number, Refused, Rows, Whole, read
+from turnout.runtimes.schema import COUNT, FLOATS, WHOLE, Flag, Kind, Maybe, Number, Refused, RowSchema, Whole, read
 from turnout.runtimes.wire import pack, unpack
 from turnout.scores.clients import ScoreClients
 from turnout.scores.exchange import (
@@ -88,7 +88,7 @@ class DeviceScores:
         labels = self.devices.labels(client)
         most = int(self.devices.examples(torch.tensor([client]))[0]) + len(labels)
         shape, softmax = (self.samples, len(labels)), self.setup.algorithm.scores == "softmax"
-        kind = Rows(shape, low=0.0, high=1.0) if softmax else Rows(shape)
+        kind = RowSchema(shape, low=0.0, high=1.0) if softmax else RowSchema(shape)
         return read_scores(answer.parts[REPLY], client, labels, kind, self.full_work, most)
 
     def learn(self, request: LearnRequest) -> Sequence[LearnReply]:
@@ -135,17 +135,17 @@ class DeviceScores:
 
 
 def read_scores(
-    message: bytes, client: int, set_l: Sequence[int], score_Rl: Rows, full_work: float, examples: int
+    message: bytes, client: int, set_l: Sequence[int], score_Rl: RowSchema, full_work: float, examples: int
 ) -> BuildAnswer:
     """The answer of one client to the first question, which may have so many examples at most."""
-    own, some = f"replies/{client}", Rows((1,), FLOATS, 0, COUNT)
+    own, some = f"replies/{client}", RowSchema((1,), FLOATS, 0, COUNT)
     found = read(message, {
-        "turnout/client_C": Rows((1,), WHOLE, client, client),
-        "turnout/work_C": Rows((1,), (torch.float64,), 1e-9, full_work),
+        "turnout/client_C": RowSchema((1,), WHOLE, client, client),
+        "turnout/work_C": RowSchema((1,), (torch.float64,), 1e-9, full_work),
         "turnout/full_work": Number(full_work, full_work),
         "turnout/progress_C": some, "turnout/full_progress_C": some, "turnout/times": Maybe(Number(1, 0)),
         f"{own}/client": Whole(client, client),
-        f"{own}/set_l": Rows((len(set_l),), WHOLE),
+        f"{own}/set_l": RowSchema((len(set_l),), WHOLE),
         f"{own}/f_Rl": score_Rl,
         f"{own}/examples": Whole(1, examples),
         f"{own}/loss": Number(), f"{own}/epochs": Number(0.0), f"{own}/finite": Flag(), f"{own}/weight_bytes": Whole(),
@@ -161,17 +161,17 @@ def read_scores(
 def read_learnt(message: bytes, client: int, labels: int, tested: int, weights: Averages) -> LearnReply:
     """The answer of one client to the second question; `weights`: names and shapes of the weights it sends."""
     schema: dict[str, Kind] = {f"{client}/client": Whole(client, client)}
-    schema[f"{client}/output_Tl"] = Maybe(Rows((tested, labels)))
+    schema[f"{client}/output_Tl"] = Maybe(RowSchema((tested, labels)))
     for where, named in weights.items():
-        schema |= {f"{client}/weights/{where}/{name}": Rows(tuple(value.shape)) for name, value in named.items()}
+        schema |= {f"{client}/weights/{where}/{name}": RowSchema(tuple(value.shape)) for name, value in named.items()}
     return records_of(LearnReply, unflatten({}, read(message, schema)))[0]
 
 
 def read_output(message: bytes, client: int, labels: int, tested: int) -> OwnOutput:
     """The output of one client's latest model; there are so many labels in all."""
     found = read(message, {
-        f"{client}/client": Whole(client, client), f"{client}/set_l": Rows((None,), WHOLE, 0, labels - 1),
-        f"{client}/output_Tl": Rows((tested, None)),
+        f"{client}/client": Whole(client, client), f"{client}/set_l": RowSchema((None,), WHOLE, 0, labels - 1),
+        f"{client}/output_Tl": RowSchema((tested, None)),
     })  # fmt: skip
     set_l = found[f"{client}/set_l"].tolist()
     if set_l != sorted(set(set_l)) or found[f"{client}/output_Tl"].shape[1] != len(set_l):

@@ -19,10 +19,10 @@ from typing import Any
 from torch import Tensor
 
 from turnout.engine.trainers import place_of
+from turnout.runtimes.crew import RemoteWorkers
 from turnout.runtimes.inprocess import SimulatedWorld
-from turnout.runtimes.parted import NoWorkers, Workers, dealt
+from turnout.runtimes.parted import NoWorkers, dealt, workers_of
 from turnout.runtimes.processes import divided
-from turnout.runtimes.table import workers_of
 from turnout.scores.architectures import ROUND, Architectures
 from turnout.scores.clients import ScoreClients
 from turnout.scores.exchange import (
@@ -58,7 +58,7 @@ class SimulatedScores(SimulatedWorld):
 class LocalScores(SimulatedScores):
     """Clients that work in this process, and with workers in others too; their models are here."""
 
-    def __init__(self, setup: ScoreSetup, workers: Workers | None = None):
+    def __init__(self, setup: ScoreSetup, workers: RemoteWorkers | None = None):
         super().__init__(setup)
         clients = self.clients = ScoreClients(setup)
         self.forget, self.measure, self.own_module = clients.forget, clients.measure, clients.own_module

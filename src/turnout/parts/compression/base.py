@@ -5,6 +5,7 @@ Shape letters: C replies, P shared parameters.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,48 +43,53 @@ class Compression(Protocol):
 
     def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
         """One client's residuals before its first message."""
+        return {}
 
     def begin(self, slots: tuple[Slot, ...]) -> State:
         """The server's state before the first round."""
+        return {}
 
+    @abstractmethod
     def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
         """The clients' messages and their residuals for the next one (may write into `update_CP` and `kept`)."""
 
+    @abstractmethod
     def longest(self, sending: Sending) -> int:
         """Most bytes of a client's message; a device plans with it before it has trained."""
 
+    @abstractmethod
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
         """The decoded updates [C, P], in the server's precision."""
 
     def held(self, kept: Tensors) -> Tensors:
         """Clients' reports about the model they hold, for `catch_up`; their messages contain them too."""
+        return {}
 
+    @abstractmethod
     def catch_up(self, state: State, held: Tensors, sending: Sending) -> Tensor:
         """Bytes each client had to download at the start of the round to hold the current shared parameters."""
 
     def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
         """The change as all clients and the server apply it."""
+        return change_P, state
 
     def missed(self, state: State, since: int, slots: tuple[Slot, ...]) -> Messages | None:
         """Encoded changes, in order, for a client that holds the shared parameters of the beginning of round `since`;
         None: it needs the parameters themselves."""
+        return None
 
     def received(self, held_P: Tensor, messages: Messages, sending: Sending) -> Tensor:
         """The shared parameters after such messages, equal to the server's to the bit."""
+        return held_P
 
     def forget(self, state: State, client_I: Tensor) -> State:
         """Some clients have left: one that comes back starts with a dense download."""
+        return state
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Compression):
     """No compression: four bytes per parameter, both ways."""
-
-    def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
-        return {}
-
-    def begin(self, slots: tuple[Slot, ...]) -> State:
-        return {}
 
     def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
         return Message({"update": update_CP}, torch.full((len(update_CP),), 4 * update_CP.shape[1])), {}
@@ -94,23 +100,8 @@ class Dense:
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
         return message.tensors["update"]
 
-    def held(self, kept: Tensors) -> Tensors:
-        return {}
-
     def catch_up(self, state: State, held: Tensors, sending: Sending) -> Tensor:
         return torch.full((len(sending.client_C),), dense_bytes(sending.slots))
-
-    def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
-        return change_P, state
-
-    def missed(self, state: State, since: int, slots: tuple[Slot, ...]) -> Messages | None:
-        return None
-
-    def received(self, held_P: Tensor, messages: Messages, sending: Sending) -> Tensor:
-        return held_P
-
-    def forget(self, state: State, client_I: Tensor) -> State:
-        return state
 
 
 KINDS = {"dense": Dense, "none": Dense}

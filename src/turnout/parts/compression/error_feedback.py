@@ -11,7 +11,7 @@ Shape letters: C replies, P shared parameters, B bytes of the log, M messages in
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from turnout.errors import UserError, nearest
 from turnout.exchange import Messages
 from turnout.layout import Slot
-from turnout.parts.compression.base import Sending, dense_bytes
+from turnout.parts.compression.base import Compression, Sending, dense_bytes
 from turnout.parts.compression.codec.bits import Coded
 from turnout.types import BYTE, Message, State, Tensors
 
@@ -110,7 +110,7 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErrorFeedback(ABC):
+class ErrorFeedback(Compression):
     """A compression with a codec for each direction.
 
     feedback        add the residual of a message to the next one
@@ -200,6 +200,3 @@ class ErrorFeedback(ABC):
             coded = Coded.of([message], codec.longest(sending.slots))
             held_P = held_P + codec.read(coded, sending.slots, held_P.dtype)[0]
         return held_P
-
-    def forget(self, state: State, client_I: Tensor) -> State:
-        return state  # the round of a client's model is in its own rows, which are deleted with it

@@ -9,6 +9,7 @@ Shape letters: C clients of the cohort, R replies, S old updates, P shared param
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -41,7 +42,7 @@ class Substitutes:
 
 
 class Substitution(Protocol):
-    """State goes in and comes out; it holds only tensors and numbers, so that a checkpoint can carry it.
+    """What happens to missing shares. Its state holds only tensors and numbers, so that a checkpoint can carry it.
 
     `observe` and `forget` modify the state in place; do not reuse it. The state of `begin` stays as it is, so that an
     experiment can be run again.
@@ -50,54 +51,44 @@ class Substitution(Protocol):
     @property
     def lends(self) -> bool:
         """Whether missing shares are given to other clients (scheme A then drops its N/K)."""
+        return False
 
     @property
     def adds_rows(self) -> bool:
         """Whether updates of earlier rounds take part."""
+        return False
 
     def begin(self, clients: int, width: int) -> State:
         """The state before the first round."""
+        return {}
 
     def memory(self, clients: int, width: int) -> int:
         """Bytes of the state once that many clients have replied."""
+        return 0
 
     def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
         """What clients send with their encoded update, for `observe`: a row each in every tensor."""
+        return {}
 
     def observe(self, state: State, updates: Updates) -> State:
         """Learn from the replies (similarities, last updates)."""
+        return state
 
+    @abstractmethod
     def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
         """Give the shares of clients that do not count to those that do (there is at least one)."""
 
     def forget(self, state: State, client_L: Tensor) -> State:
         """These clients have left for good."""
+        return state
 
 
 @dataclass(frozen=True)
-class NoSubstitution:
+class NoSubstitution(Substitution):
     """Missing shares stay unused and keep the old model (paper 003's ZERO; schemes A, B and C of paper 000)."""
-
-    lends: ClassVar[bool] = False
-    adds_rows: ClassVar[bool] = False
-
-    def begin(self, clients: int, width: int) -> State:
-        return {}
-
-    def memory(self, clients: int, width: int) -> int:
-        return 0
-
-    def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
-        return {}
-
-    def observe(self, state: State, updates: Updates) -> State:
-        return state
 
     def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
         return Substitutes(torch.zeros_like(share_C))
-
-    def forget(self, state: State, client_L: Tensor) -> State:
-        return state
 
 
 @dataclass(frozen=True)

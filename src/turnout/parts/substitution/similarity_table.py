@@ -204,7 +204,10 @@ class Pairs:
         best_K = torch.full((len(self.client_K),), -torch.inf, dtype=self.mean_KK.dtype)
         block_K = torch.zeros(len(self.client_K), dtype=torch.int64)
         for number, slot_b in enumerate(friend_R.split(CACHED)):
-            top_K = self._known(slot_b, least).amax(0)
+            mean_bK = self.mean_KK.index_select(0, slot_b)
+            if least > 1:
+                mean_bK.masked_fill_(self.count_KK.index_select(0, slot_b).abs_() < least, -torch.inf)
+            top_K = mean_bK.amax(0)
             better_K = top_K > best_K
             best_K = torch.where(better_K, top_K, best_K)
             block_K = torch.where(better_K, number, block_K)
@@ -215,13 +218,6 @@ class Pairs:
         equal_Mb &= (place_Mb < len(friend_R)) & (self.count_KK[slot_Mb, missing_M[:, None]].abs() >= least)
         place_M = place_Mb[:, 0] + equal_Mb.to(torch.int8).argmax(1)
         return torch.where(best_K[missing_M] > -torch.inf, place_M, -1)
-
-    def _known(self, slot_b: Tensor, least: int) -> Tensor:
-        """The rows of some clients, -inf for those met less than `least` times."""
-        mean_bK = self.mean_KK.index_select(0, slot_b)
-        if least > 1:
-            mean_bK.masked_fill_(self.count_KK.index_select(0, slot_b).abs_() < least, -torch.inf)
-        return mean_bK
 
     def scores(self, missing_M: Tensor, friend_R: Tensor, least: int) -> Tensor:
         """Means of the missing (rows) with possible stand-ins (columns), -inf where one may not stand in."""

@@ -140,9 +140,6 @@ class VRLSGD(LocalTerm, FusedStep, Notifies, Departures, SelectiveDownload, Term
 
     def _server_part(self, applied: Applied) -> Tensor | float:
         """The server's change besides the sum of the updates, per local step."""
-        assert applied.new_P is not None
-        assert applied.sum_P is not None
-        assert applied.weight_R is not None
         steps = float((applied.weight_R * applied.scaled_R * applied.turnout_R.progress_C).sum())  # of the whole sum
         return (applied.new_P - applied.start_P - applied.sum_P) / (steps * applied.lr)
 
@@ -150,14 +147,9 @@ class VRLSGD(LocalTerm, FusedStep, Notifies, Departures, SelectiveDownload, Term
         """Σ_k p_k D_k / (s_k η) / Σ_k p_k, the mean local step of the clients that replied, whatever their work and
         weights; with `_server_part` and the debt to clients that left."""
         per_step_R = applied.scaled_R * applied.turnout_R.progress_C * applied.lr
-        mean_P = weighted_sum(
-            applied.update_RP, applied.objective_share_R / applied.objective_share_R.sum() / per_step_R
-        )
-        return {
-            "common": mean_P
-            + self._server_part(applied)
-            + server_state["owed"] / float(applied.objective_share_R.sum())
-        }
+        share_R = applied.objective_share_R
+        mean_P = weighted_sum(applied.update_RP, share_R / share_R.sum() / per_step_R)
+        return {"common": mean_P + self._server_part(applied) + server_state["owed"] / float(share_R.sum())}
 
     def on_notify(self, message: Tensors, client_state: Tensors) -> Tensors:
         return {"delta": client_state["delta"] + message["common"]}
@@ -169,9 +161,8 @@ class VRLSGD(LocalTerm, FusedStep, Notifies, Departures, SelectiveDownload, Term
         return client_state
 
     def on_objective_change(self, server_state: Tensors, left: Tensors, change: ObjectiveChange) -> Tensors:
-        return {
-            "owed": (server_state["owed"] + sum_of_left(left, "delta", change, server_state["owed"])) * change.ratio
-        }
+        owed_P = server_state["owed"]
+        return {"owed": (owed_P + sum_of_left(left, "delta", change, owed_P)) * change.ratio}
 
 
 @dataclass(frozen=True)

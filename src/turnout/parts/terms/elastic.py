@@ -180,7 +180,10 @@ class Elastic(LocalTerm, FusedStep, PostStep, Departures, SelectiveDownload, Ter
             return server_state, {}
         new = server_state
         if upload:
-            new = self._sums(_with_left(upload, applied.left.get(self.name, {})), len(applied.start_P))
+            if left := applied.left.get(self.name):  # the last uploads of clients that left, if they ever sent any
+                known_L = left["u"].any(1)
+                upload = {name: torch.cat([value, left[name][known_L].to(value)]) for name, value in upload.items()}
+            new = self._sums(upload, len(applied.start_P))
             if self.fisher_every > 1:
                 new["made"] = torch.full_like(server_state["made"], applied.t)
         numbers = (self._loss(applied.start_P, server_state), _largest(server_state), _largest(new))
@@ -218,14 +221,6 @@ class Elastic(LocalTerm, FusedStep, PostStep, Departures, SelectiveDownload, Ter
         x_n = (x_P[server_state["index"].long()] if "index" in server_state else x_P).double()
         U, V, Z = (server_state[name].double() for name in ("U", "V", "Z"))
         return 0.5 * self.strength * ((x_n * (U * x_n - 2 * V)).sum() + Z.sum())
-
-
-def _with_left(upload: Tensors, left: Tensors) -> Tensors:
-    """The uploads, and the last ones of clients that left (if they ever sent any)."""
-    if not left:
-        return upload
-    known_L = left["u"].any(1)
-    return {name: torch.cat([value, left[name][known_L].to(value)]) for name, value in upload.items()}
 
 
 def _largest(server_state: Tensors) -> Tensor:

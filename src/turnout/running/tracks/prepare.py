@@ -38,8 +38,8 @@ from turnout.running.tracks.first_values import FirstValues
 from turnout.running.tracks.preflight import preflight
 from turnout.running.tracks.track import Track, TrackModule, fingerprint
 from turnout.running.tracks.weights import Weights
+from turnout.runtimes.parted import open_runtime
 from turnout.runtimes.setup import Model, Setup
-from turnout.runtimes.table import open_runtime
 from turnout.server.in_flight import ServerTime
 from turnout.server.state import Server
 from turnout.tasks import check_model

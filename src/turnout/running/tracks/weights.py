@@ -26,7 +26,6 @@ from turnout.running.tracks.first_values import FirstValues
 from turnout.running.tracks.hindsight import hindsight
 from turnout.running.tracks.track import ON_ITS_DEVICE, OnRuntime, filled, record_bytes, sample_of
 from turnout.runtimes.setup import Model
-from turnout.runtimes.whole_model import whole_model
 from turnout.server.state import Server
 from turnout.tasks import Predictor
 from turnout.types import Extra, State
@@ -130,7 +129,7 @@ class Weights(OnRuntime):
         Where targets were standardised, it comes inside a `Predictor`, which gives numbers in their own unit.
         """
         if client is None:
-            flat_P, states = whole_model(self.model, state.shared_P, state.states)
+            flat_P, states = self.model.whole(state.shared_P, state.states)
         elif self.runtime.simulation is None:
             raise UserError(ON_ITS_DEVICE)
         else:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,23 +24,24 @@ from turnout.clients.state import ClientState, central_model, initial_rows, stat
 from turnout.clients.store import ClientStore
 from turnout.clients.work import Workplace, client_work
 from turnout.data import Federation
+from turnout.engine.job import plain_sgd
 from turnout.engine.losses import loss_by_hand
 from turnout.engine.network import Network
-from turnout.engine.train import Trainer
+from turnout.engine.train import order_bytes
 from turnout.engine.trainers import make_trainer
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, states_to_send
 from turnout.experiment import Algorithm, Experiment
 from turnout.machine.profiling import stage
-from turnout.parts.terms.base import Departures, PersonalModel, remembers, terms_bytes
-from turnout.runtimes.held_rows import read_by_held
-from turnout.runtimes.needs import bytes_needed, described
+from turnout.parts.compression.base import Dense
+from turnout.parts.terms.base import Departures, PersonalModel, as_quadratic, remembers, sends, terms_bytes
 from turnout.runtimes.setup import Model, Setup
-from turnout.runtimes.whole_model import whole_model
-from turnout.settings import RuntimeSpec
 from turnout.types import Message, Replies, Samples, Tensors
 from turnout.world.attacks import Attackers, attackers_of
-from turnout.world.members import Members
+
+# of one model: modules to train and to measure, first values, the server's, and those of a step of the server
+COPIES = 8
+LOOKED_AT = 100_000  # clients, when the memory that a run needs is counted
 
 
 class ClientPool:
@@ -52,19 +52,22 @@ class ClientPool:
         self.algorithm, self.task, self.seed = algorithm, experiment.task, experiment.seed
         self.evaluate, self.place = experiment.evaluate, setup.place
         self.federation = setup.data.to(self.place.device)
-        self.model = _placed(setup)
+        first, place = setup.model, setup.place  # first values stay in the memory of the CPU
+        states = {n: v.to(place.dtype) if v.is_floating_point() else v for n, v in first.states.items()}
+        module = first.module.to(place.device, place.dtype)
+        self.model = Model(module, first.layout, first.flat_P.to(place.dtype), states)
         self.network = Network.of(self.model.module, self.model.layout, self.task.loss)
-        self.store = ClientStore(self._first_rows(), device=self.place.device, device_limit=self.place.share())
-        self.trainer = _trainer(self, experiment.runtime)
+        rows = initial_rows(first.layout, self.model.flat_P, states, algorithm)
+        seen = blank(module) if self.evaluate.activations else {}
+        rows |= {f"seen/{name}": value.to(place.dtype) for name, value in seen.items()}
+        self.store = ClientStore(rows, device=place.device, device_limit=place.share())
+        x, y = self.federation.train(_first_with_data(self.federation), 0).of(0, most=algorithm.local.batch_size)
+        x = x.to(place.dtype) if x.is_floating_point() else x
+        loss, optimizer = loss_by_hand(self.task), algorithm.local.optimizer
+        self.trainer = make_trainer(experiment.runtime.compute, self.network, loss, x, y, optimizer)
         self.attackers = world_attackers(experiment, self.federation)
         self._pending: tuple[Tensor, Tensors] | None = None
-        self._held = read_by_held(self.algorithm, self.store.initial)
-
-    def _first_rows(self) -> Tensors:
-        model = self.model
-        rows = initial_rows(model.layout, model.flat_P, model.states, self.algorithm)
-        seen = blank(model.module) if self.evaluate.activations else {}
-        return rows | {f"seen/{name}": value.to(self.place.dtype) for name, value in seen.items()}
+        self._held = read_by_held(algorithm, self.store.initial)
 
     # -- a round
 
@@ -82,7 +85,10 @@ class ClientPool:
             state = state.with_statistics(place_I, found)
         samples = self._samples(asked.client_R, download.t)
         if algorithm is None:
-            watch = self._watch(asked.client_R, download.t)
+            watch, probed = None, self.evaluate
+            if probed.recovery or probed.gradients or probed.activations:
+                test = self.federation.test(asked.client_R, download.t)
+                watch = Watch(probed, self.task, test, self._noisy(asked.client_R))
             place = Workplace(self.trainer, self.algorithm, watch, self.attackers)
         else:
             place = Workplace(self.trainer, algorithm)
@@ -165,12 +171,6 @@ class ClientPool:
             samples = replace(samples, x=samples.x.to(self.place.dtype))
         return samples
 
-    def _watch(self, client_R: Tensor, t: int) -> Watch | None:
-        asked = self.evaluate
-        if not (asked.recovery or asked.gradients or asked.activations):
-            return None
-        return Watch(asked, self.task, self.federation.test(client_R, t), self._noisy(client_R))
-
     # -- leaving
 
     def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
@@ -188,7 +188,11 @@ class ClientPool:
     def measure(self, asked: Measure) -> Measured:
         """The one model where the server has all of it, and clients' own models, on clients' own test data."""
         central = central_model(self.model.layout, asked.shared_P, asked.states)
-        values = {name: found for name, members in asked.central.items() if (found := self._central(central, members))}
+        values: dict[str, dict[str, float]] = {}
+        for name, members in asked.central.items():
+            test = self.federation.central_test(members) if central is not None else None
+            if central is not None and test is not None and len(test[0]):
+                values[name] = measure(self.trainer.workers, self.task, *central, *test)
         if not (asked.common or asked.own):
             return Measured(values)
         samples, workers = self.federation.test(asked.client_C, asked.t), self.trainer.workers
@@ -198,19 +202,13 @@ class ClientPool:
         elif self.algorithm.makes_own:
             own = measure_own(workers, self.task, self.own_models(asked), samples)
         else:  # everybody's own model is the same one
-            own = measure_clients(workers, self.task, *whole_model(self.model, asked.shared_P, asked.states), samples)
+            own = measure_clients(workers, self.task, *self.model.whole(asked.shared_P, asked.states), samples)
         return Measured(values, common, own, self._noisy(asked.client_C))
 
     def _noisy(self, client_C: Tensor) -> Tensor | None:
         """Whose training samples have noise; a device has one client, whatever its number is."""
         noisy_N = self.federation.noisy()
         return None if noisy_N is None else noisy_N[client_C if len(noisy_N) > 1 else torch.zeros_like(client_C)]
-
-    def _central(self, model: tuple[Tensor, Tensors] | None, members: Members) -> dict[str, float]:
-        test = self.federation.central_test(members) if model is not None else None
-        if model is None or test is None or not len(test[0]):
-            return {}
-        return measure(self.trainer.workers, self.task, *model, *test)
 
     def own_models(self, asked: Measure) -> Models:
         """Clients' models as they would begin the next round: what is shared, with what is their own."""
@@ -253,18 +251,33 @@ class ClientPool:
     # -- what it takes
 
     def describe(self) -> dict[str, Any]:
-        return described(self)
+        """The device, and how the work is cut up."""
+        algorithm, trainer, layout = self.algorithm, self.trainer, self.model.layout
+        start_P = self.place.put(self.model.flat_P[: layout.shared])
+        rows = 2 if algorithm.mixing.personal or layout.width > layout.shared else 1  # whether starts differ
+        start_cP = start_P.expand(rows, -1)
+        springs = all(as_quadratic(term, start_cP, term.server_state(start_P)) is not None for term in algorithm.terms)
+        optimizer = algorithm.local.optimizer
+        engine = trainer.title(optimizer, springs and (plain_sgd(optimizer) or not algorithm.terms))
+        return self.place.describe() | {"engine": engine, "chunk": trainer.chunk, "threads": trainer.threads}
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:
-        return bytes_needed(self, cohort, ever)
-
-    # -- what is kept on disk
-
-    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        return self.store.save(folder, mark, files)
-
-    def load(self, folder: Path, files: list[str]) -> None:
-        self.store.load(folder, files)
+        """Bytes by purpose, with so many clients in a round and in all rounds together."""
+        algorithm, layout, trainer = self.algorithm, self.model.layout, self.trainer
+        width = 8 if self.place.dtype == torch.float64 else 4
+        matrices = 1 + len(algorithm.local.optimizer.slots) + (0 if isinstance(algorithm.compression, Dense) else 1)
+        beside = sum(sends(term) for term in algorithm.terms) * layout.shared
+        some_C = torch.arange(min(self.federation.clients, LOOKED_AT))
+        most_C = self.federation.examples(some_C).cpu().sort(descending=True).values[:cohort]
+        alone = self.network.has_batch_statistics()
+        return {
+            "cohort": (int(matrices * layout.width + beside) * width + self.store.row_bytes) * cohort,
+            "model": (COPIES + trainer.threads) * layout.width * width,
+            "training": trainer.step_bytes(cohort, algorithm.local.optimizer),
+            "batches": order_bytes(most_C, algorithm.local, alone, trainer.threads),
+            "client state": self.store.row_bytes * ever,
+            "data": data_bytes(self.federation),
+        }
 
 
 def farewell_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm: Algorithm) -> Departure:
@@ -287,27 +300,46 @@ def world_attackers(experiment: Experiment, federation: Federation) -> Attackers
     return attackers_of(world.attack, world.attackers, federation.clients, experiment.seed)
 
 
-def _placed(setup: Setup) -> Model:
-    """The model for training: the module on the device, first values in its precision (rows stay beside the CPU)."""
-    model, place = setup.model, setup.place
-    states = {n: v.to(place.dtype) if v.is_floating_point() else v for n, v in model.states.items()}
-    return Model(model.module.to(place.device, place.dtype), model.layout, model.flat_P.to(place.dtype), states)
-
-
-def _trainer(clients: ClientPool, settings: RuntimeSpec) -> Trainer:
-    """A trainer measured on a batch of some client's samples."""
-    first = torch.tensor([_first_with_data(clients.federation)])
-    x, y = clients.federation.train(first, 0).of(0, most=clients.algorithm.local.batch_size)
-    x = x.to(clients.place.dtype) if x.is_floating_point() else x
-    loss, optimizer = loss_by_hand(clients.task), clients.algorithm.local.optimizer
-    return make_trainer(settings.compute, clients.network, loss, x, y, optimizer)
-
-
-def _first_with_data(federation: Federation) -> int:
-    """Some client that holds samples, to measure the model with."""
+def _first_with_data(federation: Federation) -> Tensor:
+    """A client that holds samples [1], to measure the model with."""
     for first in range(0, federation.clients, 1024):
         some = torch.arange(first, min(first + 1024, federation.clients))
         held = (federation.examples(some).cpu() > 0).nonzero()
         if len(held):
-            return first + int(held[0])
+            return first + held[0]
     raise UserError("no client holds any training sample: look at world.data")
+
+
+def data_bytes(federation: Federation) -> int:
+    """What the samples take that lie in memory, and whose they are; what is shared counts once."""
+    rows = [getattr(getattr(federation, name, None), "row_R", None) for name in ("train_rows", "test_rows")]
+    named = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
+    central = getattr(federation, "central", None)
+    found = [*named, *rows, *(central if isinstance(central, tuple) else ())]
+    storages = [value.untyped_storage() for value in found if isinstance(value, Tensor)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+class Watched(dict[str, Tensor]):
+    """Rows that remember which of them were read; who goes through all of them has read all."""
+
+    def __init__(self, rows: Tensors):
+        super().__init__(rows)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("items", "values", "keys", "get"):
+            self.names.update(dict.keys(self))
+        return super().__getattribute__(name)
+
+
+def read_by_held(algorithm: Algorithm, initial: Tensors) -> set[str]:
+    """Which rows of the store say what model a client holds: residuals themselves, as large as the model, do not."""
+    mark = "residual/"
+    rows = Watched({n.removeprefix(mark): v[None] for n, v in initial.items() if n.startswith(mark)})
+    algorithm.compression.held(rows)
+    return {mark + name for name in rows.names}
