@@ -15,8 +15,17 @@ from hypothesis import strategies as st
 
 from turnout.errors import UserError
 from turnout.rng import uniform
-from turnout.world.participation import Always, Dropout, Homogeneous, OnOff, Participation, Stratified, Traces
-from turnout.world.stratified import _tilt, divide
+from turnout.world.participation import (
+    Always,
+    Dropout,
+    Homogeneous,
+    OnOff,
+    Participation,
+    Stratified,
+    Traces,
+    _tilt,
+    divide,
+)
 from turnout.world.traces import TABLE_2, max_entropy, probabilities
 
 KINDS: list[Participation] = [

@@ -9,7 +9,6 @@ file is one data set, or a helper of several (files.py, images.py, text_table.py
 from turnout.data import partition
 from turnout.data.arriving import Arriving, Dip
 from turnout.data.cifar import CIFAR10, CIFAR100
-from turnout.data.client_files import ClientFiles
 from turnout.data.datasets import FromDataset
 from turnout.data.digits import Digits
 from turnout.data.federation import Federation
@@ -17,7 +16,7 @@ from turnout.data.files import find_data_dir
 from turnout.data.generated import ClientData, Generated
 from turnout.data.images import ImageFolder
 from turnout.data.labels import Means, Public
-from turnout.data.loaders import Loader, Stream
+from turnout.data.loaders import ClientFiles, Loader, Stream
 from turnout.data.mnist import EMNIST, MNIST, FashionMNIST
 from turnout.data.own import Own
 from turnout.data.partitioned import Partitioned, Pool

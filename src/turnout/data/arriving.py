@@ -181,8 +181,7 @@ class Arrivals:
         return Samples(self.x, self.y, row_R, torch.tensor([len(own_R) for own_R in rows]))
 
     def _rows(self, client: int, t: int) -> Tensor:
-        """A client's rows in a round: of each of its labels random rows without repeats; if there are too few, all of
-        them several times."""
+        """A client's rows in a round: of each label random rows, without repeats as long as there are enough."""
         label_l = self.own[client].tolist()
         part_l = np.full(len(label_l), 1 / len(label_l))
         if self.spec.mix is not None:

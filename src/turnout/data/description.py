@@ -59,13 +59,13 @@ class Description:
     encoding: Encoding | None = None
     words: str = ""
 
-    def load(self, seed: int = 0, data_dir: Path | None = None, samples: int = 1) -> Zeros:
+    def load(self, seed: int = 0, data_dir: Path | None = None, samples: int = 1) -> Generated:
         """A federation like it, in which each client has some samples of zeros."""
         x, y = self.sample(samples), torch.zeros(samples, *self.target_shape, dtype=getattr(torch, self.target_type))
         public = Public(
             self.sample(), torch.zeros(1, dtype=torch.int64), partial(_same_for_all, torch.arange(min(2, self.classes)))
         )
-        return Zeros(
+        return Generated(
             make=partial(_same_for_all, ClientData(x, y, x, y)), count=partial(torch.full_like, fill_value=samples),
             clients=self.clients, input_shape=self.input_shape, classes=self.classes, labels=self.labels,
             names=self.names, central_clients=0, public=public, standardised=self.standardised, mark=self.mark,
@@ -154,21 +154,6 @@ def described(enrolment: Enrolment, mark: str) -> Description:
         encoding=enrolment.encoding,
         words=enrolment.words,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class Zeros(Generated):
-    """A federation of zeros, for building what depends on shapes only.
-
-    standardised   how targets were standardised
-    mark           the fingerprint
-    """
-
-    standardised: Standardised | None = None
-    mark: str = ""
-
-    def fingerprint(self) -> str:
-        return self.mark
 
 
 def _same_for_all(value: Any, client: int, t: int) -> Any:

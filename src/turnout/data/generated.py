@@ -16,6 +16,7 @@ from turnout.data.federation import CentralSet, Device, check_clients, digest
 from turnout.data.labels import Public
 from turnout.data.pooled import LRUCache, Pooled, Rows, pool_tests
 from turnout.rng import rng
+from turnout.tasks import Standardised
 from turnout.types import Samples
 from turnout.world.members import Members
 
@@ -58,6 +59,8 @@ class Generated:
                       more than that, else of a fixed random sample; 0 for none
     device            where samples are
     public            samples that every client may see
+    standardised      how targets were standardised, if they were
+    mark              the fingerprint; None for a hash of the first and last client's data
     recent            clients' data that was made last
     joined            the last cohort's samples
     central           central test sets by their clients
@@ -75,6 +78,8 @@ class Generated:
     central_clients: int = 200
     device: Device = "cpu"
     public: Public | None = None
+    standardised: Standardised | None = None
+    mark: str | None = None
     recent: LRUCache = field(default_factory=lambda: LRUCache(256 * 2**20), repr=False)
     joined: LRUCache = field(default_factory=lambda: LRUCache(0), repr=False)
     central: LRUCache = field(default_factory=lambda: LRUCache(256 * 2**20), init=False, repr=False)
@@ -138,6 +143,8 @@ class Generated:
         return replace(self, device=device, public=public, recent=LRUCache(self.recent.limit), joined=LRUCache(0))
 
     def fingerprint(self) -> str:
+        if self.mark is not None:
+            return self.mark
         first, last = self.client(0, 0), self.client(self.clients - 1, 0)
         return digest(repr((self.clients, self.input_shape, self.classes)), *first, *last)
 

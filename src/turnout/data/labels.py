@@ -83,13 +83,8 @@ class Vocabulary:
 
     def number(self, name: LabelName, client: int) -> int:
         """The index of the label that a client's own name refers to; unknown names are an error."""
-        general = {means.said: means.label for means in self.mapping if means.client is None}
-        special = {
-            means.said: means.label
-            for means in self.mapping
-            if means.client is not None and self._clients.number(means.client) == client
-        }
-        meant = general | special
+        own = [m for m in self.mapping if m.client is None or self._clients.number(m.client) == client]
+        meant = {m.said: m.label for m in sorted(own, key=lambda m: m.client is not None)}  # a client's own win
         label = meant.get(name, meant.get(str(name), str(name)))
         if label in self.labels:
             return self.labels.index(label)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,7 +21,10 @@ from turnout.rng import key, rng, uniform
 
 
 class Partition(Protocol):
-    """A rule that gives the rows of a pool to clients."""
+    """A rule that gives the rows of a pool to clients.
+
+    One whose clients are in clusters also has `clusters_of_clients(clients)`, which `Stratified` uses.
+    """
 
     def split(
         self, label_S: Tensor, owner_S: Tensor | None, clients: int, seed: int, want_C: Tensor | None = None
@@ -30,15 +33,6 @@ class Partition(Protocol):
 
         `want_C` is how many samples each client should have (a data set's `sizes`); None gives out all of them.
         """
-        ...
-
-
-@runtime_checkable
-class WithClusters(Protocol):
-    """An optional promise of a partition: which clients are alike. Reports and `Stratified` use it."""
-
-    def clusters_of_clients(self, clients: int) -> Tensor:
-        """The cluster of each client, by number from 0."""
         ...
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.data.partition import IID, Natural, Partition, WithClusters, divide_pools, pick_rows
+from turnout.data.partition import IID, Natural, Partition, divide_pools, pick_rows
 from turnout.data.pooled import Pooled, Rows, pool_tests
 from turnout.data.sizes import Equal, Sizes, check_test_share, train_count
 from turnout.errors import UserError, nearest
@@ -109,6 +109,7 @@ def federate(pool: Pool, spec: Partitioned, seed: int) -> Pooled:
     official = spec.local_test == "official"
     label_S = pool.y if isinstance(partition, IID) and partition.stratified else None
     train, test = _official(pool, rows_C, seed) if official else _held_out(rows_C, label_S, spec, seed)
+    clusters = getattr(partition, "clusters_of_clients", None)
     federation = Pooled(
         pool.x,
         pool.y,
@@ -121,7 +122,7 @@ def federate(pool: Pool, spec: Partitioned, seed: int) -> Pooled:
         test_y=pool.test[1] if official and pool.test else None,
         central=pool.test,
         official=pool.test is not None and not official,
-        cluster_N=partition.clusters_of_clients(clients) if isinstance(partition, WithClusters) else None,
+        cluster_N=None if clusters is None else clusters(clients),
         words=pool.words,
     )
     return federation if pool.test else pool_tests(federation)

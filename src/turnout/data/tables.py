@@ -117,7 +117,6 @@ class Table(MayHaveOwners):
         return replace(self, columns=found.encoding.columns, **kind)
 
     def declared(self) -> Description | None:
-        """The samples' description if the settings determine it without the file, else None."""
         number = self.target is not None or (self.regression and not self.standardise)
         if self.columns is None or (self.labels is None and not number):
             return None

@@ -100,7 +100,6 @@ class Characters(MayHaveOwners):
         return replace(self, labels=self.read(data_dir).labels)
 
     def declared(self) -> Description | None:
-        """The samples' description if the settings determine it without the file, else None."""
         return None if self.labels is None else _described(self, (self.length,), self.labels)
 
 
@@ -173,7 +172,6 @@ class Sentences(MayHaveOwners):
         return Pool(torch.from_numpy(x), y, len(labels), labels, None, owner_S, owners, digest(repr(known))), known
 
     def declared(self) -> Description | None:
-        """The samples' description if the settings determine it without the file, else None."""
         if self.labels is None or self.words is None:
             return None
         return _described(self, (), self.labels, digest(repr(self.words)))

@@ -9,7 +9,7 @@ Shape letters: c clients of a chunk, B batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from turnout.engine.dropout import AddressedDropout
 from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
 from turnout.engine.kernels.layers import for_gpu, supports
-from turnout.engine.layers import BatchNorm, Convolution, DenseLayer, Drop, Flatten, Layer, MaxPool, ReLU, Softmax
+from turnout.engine.layers import BatchNorm, Convolution, DenseLayer, Drop, Flatten, Layer, MaxPool, ReLU, Softmax, pair
 from turnout.engine.losses import Loss
 from turnout.types import Tensors
 
@@ -42,11 +42,6 @@ class Stack:
         for i in reversed(range(first, len(layers))):  # down to the first layer that has parameters
             d = layers[i].backward(d, saved[i], weights, sink, first=i == first)
         return loss_c
-
-    def in_evaluation(self) -> Stack:
-        """The same model in evaluation mode: no dropout, BatchNorm uses its running statistics."""
-        kept = (layer for layer in self.layers if not isinstance(layer, Drop))
-        return Stack(tuple(replace(h, training=False) if isinstance(h, BatchNorm) else h for h in kept), self.loss)
 
     def outputs(self, x: Tensor, weights: Tensors) -> Tensor:
         """The model's outputs [c, B, classes]."""
@@ -91,10 +86,6 @@ def _flatten(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]
     return [pair for name, child in module.named_children() for pair in _flatten(child, f"{prefix}{name}.")]
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
 def _layer_of(name: str, module: nn.Module) -> Layer | None:
     """The hand-written form of one layer; None if there is none."""
     prefix = f"{name}." if name else ""  # a model that is a single layer has no name
@@ -102,13 +93,13 @@ def _layer_of(name: str, module: nn.Module) -> Layer | None:
     if isinstance(module, nn.Linear):
         return DenseLayer(weight, bias)
     if isinstance(module, nn.Conv2d):
-        plain = module.groups == 1 and _pair(module.stride) == (1, 1) and _pair(module.dilation) == (1, 1)
+        plain = module.groups == 1 and pair(module.stride) == (1, 1) and pair(module.dilation) == (1, 1)
         if not plain or isinstance(module.padding, str) or module.padding_mode != "zeros":
             return None
-        return Convolution(weight, bias, _pair(module.kernel_size), _pair(module.padding))
+        return Convolution(weight, bias, pair(module.kernel_size), pair(module.padding))
     if isinstance(module, nn.MaxPool2d):
-        plain = _pair(module.padding) == (0, 0) and _pair(module.dilation) == (1, 1) and not module.ceil_mode
-        return MaxPool(_pair(module.kernel_size), _pair(module.stride)) if plain else None
+        plain = pair(module.padding) == (0, 0) and pair(module.dilation) == (1, 1) and not module.ceil_mode
+        return MaxPool(pair(module.kernel_size), pair(module.stride)) if plain else None
     if isinstance(module, nn.Flatten):
         return Flatten() if (module.start_dim, module.end_dim) == (1, -1) else None
     if isinstance(module, nn.ReLU):

@@ -5,6 +5,7 @@ Shape letters: c clients of a chunk, B batch, P parameters.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from turnout.engine.factored import ChunkWeights, factored_names
 from turnout.engine.gradient_sinks import GradientSink, SpringSink, SquaredGradientSink
 from turnout.engine.kernels.graphs import GraphCache, descend_captured
 from turnout.engine.kernels.optimizer_steps import Spring
-from turnout.engine.layers import REAL
+from turnout.engine.layers import REAL, BatchNorm, Drop
 from turnout.engine.network import Network
 from turnout.types import Tensors
 
@@ -30,7 +31,9 @@ class ByHand:
     def __init__(self, network: Network, stack: Stack):
         self.network, self.stack = network, stack
         self.graphs: GraphCache | None = GraphCache()
-        self._evaluation = stack.in_evaluation()
+        kept = (layer for layer in stack.layers if not isinstance(layer, Drop))
+        layers = tuple(replace(h, training=False) if isinstance(h, BatchNorm) else h for h in kept)
+        self._evaluation = Stack(layers, stack.loss)
 
     def _run(self, weights: Tensors, states: Tensors, batch: Batch, sink: GradientSink) -> Tensor:
         stack = self.stack if batch.training else self._evaluation
@@ -80,23 +83,22 @@ class ByHand:
     def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
         return descend_captured(self.graphs, self._fused, flat_cP, states, batch, lr, 1 - lr * decay)
 
-    def _fused(self, flat_cP: Tensor, states: Tensors, batch: Batch, gain: float | Tensor, keep: float) -> Tensor:
-        weights = self.network.layout.views(flat_cP)
-        return self._run(weights, states, batch, GradientSink(weights, keep, -1.0, gain))
+    def _fused(
+        self, flat_cP: Tensor, states: Tensors, batch: Batch, gain: float | Tensor, keep: float,
+        spring: Spring | None = None,
+    ) -> Tensor:  # fmt: skip
+        views = self.network.layout.views
+        weights = views(flat_cP)
+        sink = GradientSink(weights, keep, -1.0, gain)
+        if spring is not None:
+            own = {} if spring.own_cP is None else views(spring.own_cP)
+            sink = SpringSink(weights, keep, -1.0, gain, views(spring.kept_1P), views(spring.shift_1P), own)
+        return self._run(weights, states, batch, sink)
 
     def descend_sprung(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, spring: Spring) -> Tensor:
         """One plain SGD step with terms that `Spring` describes, in place: x <- kept x + shift + own - lr g."""
-        fused = partial(self._sprung, spring=spring)
+        fused = partial(self._fused, spring=spring)
         return descend_captured(self.graphs, fused, flat_cP, states, batch, lr, 1.0, spring.tensors())
-
-    def _sprung(
-        self, flat_cP: Tensor, states: Tensors, batch: Batch, gain: float | Tensor, keep: float, spring: Spring
-    ) -> Tensor:
-        views = self.network.layout.views
-        weights = views(flat_cP)
-        own = {} if spring.own_cP is None else views(spring.own_cP)
-        sink = SpringSink(weights, keep, -1.0, gain, views(spring.kept_1P), views(spring.shift_1P), own)
-        return self._run(weights, states, batch, sink)
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
         return self._evaluation.outputs(x, {**self.network.layout.views(flat_cP), **states})

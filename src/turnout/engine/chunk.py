@@ -44,7 +44,11 @@ class Chunk(ChunkRows):
         if self.weights is None and native is None:
             self.flat_cP.copy_(self.start_cP)
         self.graphs = gradients.graphs if self.flat_cP.is_cuda else None
-        self.spring = self._spring()
+        self.spring: Spring | None = None  # the terms' part of a plain SGD step, if a GPU does it with the gradient
+        hand = isinstance(gradients, ByHand) and pull_fits(job.optimizer, self.flat_cP, self.flat_cP)
+        if self.graphs is not None and hand and job.terms and cuda_graph_safe(job):
+            pull = Pull.of(job.terms, self.start_cP[:, : network.layout.shared], self.server_term_states, self.term_states)
+            self.spring = None if pull is None else Spring.of(pull, job.lr, self.graphs)
         self.in_one = job.fused or self.spring is not None  # a step needs no gradient by itself
         if self.graphs is not None:
             self.graphs.keep("matrix", result.flat_CP)
@@ -56,17 +60,6 @@ class Chunk(ChunkRows):
         self.loss_c = result.loss_C[rows]
         self.finite_c: Tensor | None = None  # whether each update is finite, if the steps in C have reported it
         self.grouped = gradients.sees_padding and network.has_batch_statistics()
-
-    def _spring(self) -> Spring | None:
-        """The terms' part of a plain SGD step, if a GPU can do it together with the gradient."""
-        job, graphs, flat_cP = self.job, self.graphs, self.flat_cP
-        hand = isinstance(self.gradients, ByHand) and pull_fits(job.optimizer, flat_cP, flat_cP)
-        if graphs is None or not hand or not job.terms or not cuda_graph_safe(job):
-            return None
-        pull = Pull.of(
-            job.terms, self.start_cP[:, : self.network.layout.shared], self.server_term_states, self.term_states
-        )
-        return None if pull is None else Spring.of(pull, job.lr, graphs)
 
     def run(self) -> None:
         """All local steps, then the terms' uploads and states, then the update."""
@@ -84,8 +77,7 @@ class Chunk(ChunkRows):
         self._write_update()
 
     def _run_native(self, native: NativeJob) -> None:
-        """The steps in C: all at once, or if the job has a limit some at a time, each call beginning where the last
-        ended."""
+        """The steps in C: all at once, or if the job has a limit some at a time."""
         samples, batches, limit = self.job.samples, self.batches, self.job.limit
         count_c = self.result.count_C[self.rows]
         if limit is None:

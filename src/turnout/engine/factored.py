@@ -22,9 +22,7 @@ from turnout.types import Tensors
 
 
 class FactoredWeight:
-    """One layer's W0, X and D for a chunk of clients. The first `used` rows of X and D are filled; a client that has
-    finished its steps before the others has zeros there.
-    """
+    """One layer's W0, X and D for a chunk of clients, of which the first `used` rows are filled (0: no steps left)."""
 
     def __init__(self, start_oi: Tensor, clients: int, samples: int):
         o, i = start_oi.shape

@@ -24,6 +24,11 @@ aten: Any = torch.ops.aten
 REAL = "real samples"  # the name of the batch's mask among the weights; no parameter can have it
 
 
+def pair(value: Any) -> tuple[int, int]:
+    """A size or stride, as torch has it, for rows and columns."""
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
+
+
 class Layer(Protocol):
     """Forward and backward of one layer.
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from turnout.engine.kernels import convolution as kernels
 from turnout.engine.kernels.layers import supports
+from turnout.engine.layers import pair
 
 aten: Any = torch.ops.aten
 attend: Any = torch.nn.functional.scaled_dot_product_attention
@@ -145,15 +146,11 @@ def conv2d(
     groups: int = 1,
 ) -> Any:  # fmt: skip
     """`torch.conv2d`; NotImplemented if torch's own is as good or the only one."""
-    plain = x.is_cuda and x.dtype == torch.float32 and x.dim() == 4 and groups == 1 and _pair(dilation) == (1, 1)
+    plain = x.is_cuda and x.dtype == torch.float32 and x.dim() == 4 and groups == 1 and pair(dilation) == (1, 1)
     if not plain or isinstance(padding, str):
         return NotImplemented
     b = torch.zeros_like(W[:, 0, 0, 0]) if bias is None else bias
-    return StackedConvolution.apply(x, W, b, _pair(stride), _pair(padding))
-
-
-def _pair(value: Any) -> Pair:
-    return (value, value) if isinstance(value, int) else (value[0], value[-1])
+    return StackedConvolution.apply(x, W, b, pair(stride), pair(padding))
 
 
 class Attention(Stacked):

@@ -93,9 +93,7 @@ class Trainer:
         return result
 
     def first_step(self, job: Job) -> None:
-        """The first step of the first chunk, without effect: on a GPU it is rehearsed, so that its kernels compile side
-        by side. Only if every part declares that its step depends on tensors alone, so that it may be repeated.
-        """
+        """The first step of the first chunk, without effect, if every part's step depends on tensors alone."""
         if self.gradients.graphs is None or not cuda_graph_safe(job):
             return
         rows, batches = next(self._pieces(job, self._chunk(job)))
@@ -108,8 +106,7 @@ class Trainer:
                 twin.graphs.forget()
 
     def _native(self, job: Job) -> NativeJob | None:
-        """The steps in C if they support this job, else None: SGD or Adam, and with plain SGD every term a spring (adds
-        k w - f)."""
+        """The steps in C if they support this job: SGD or Adam; with plain SGD springs (k w - f) as terms."""
         shared = self.network.layout.shared
         if self.native is None or job.magnitudes or not self.native.takes(job.samples, job.start_P):
             return None

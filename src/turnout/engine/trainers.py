@@ -236,8 +236,7 @@ def fastest(network: Network, loss: Loss | None) -> ByHand | Vmapped:
 
 
 def addressed_gradients(gradients: Gradients, network: Network, x: Tensor) -> Gradients:
-    """The same gradients, or the plain loop (with a warning) if the model draws random numbers that only the loop can
-    address."""
+    """The same gradients, or the plain loop (with a warning) if only the loop can address the model's random draws."""
     if draws_inside(network.module, x, training=False):
         raise UserError(
             "the model draws random numbers in evaluation mode too, so its metrics would differ every time: in "

@@ -17,7 +17,7 @@ class Publisher:
     """Calls a listener with (round, clients), at most once every OFTEN seconds."""
 
     def __init__(self, listener: Callable[[int, Sequence[int]], None]) -> None:
-        self._listener, self._last = listener, float("-inf")
+        self.listener, self.last = listener, float("-inf")
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -27,12 +27,6 @@ class Publisher:
             yield
         finally:
             _current.reset(token)
-
-    def publish(self, t: int, clients: Callable[[], Sequence[int]]) -> None:
-        now = time.monotonic()
-        if now - self._last >= OFTEN:
-            self._last = now
-            self._listener(t, clients())
 
 
 _current: ContextVar[Publisher | None] = ContextVar("publisher", default=None)
@@ -48,6 +42,7 @@ def asked(t: int, clients: Callable[[], Sequence[int]]) -> None:
     >>> seen
     [(3, [1, 2])]
     """
-    publisher = _current.get()
-    if publisher is not None:
-        publisher.publish(t, clients)
+    publisher, now = _current.get(), time.monotonic()
+    if publisher is not None and now - publisher.last >= OFTEN:
+        publisher.last = now
+        publisher.listener(t, clients())

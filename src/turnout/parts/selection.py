@@ -30,7 +30,7 @@ NOTHING: State = {}  # the state of a selection without memory
 class Selection(Protocol):
     """The clients to ask in round t; `begin` and `observe` have the defaults of a selection without state.
 
-    A selection that needs names or sample counts also has `tied_to_clients(enrolment, rounds)` (`TiedToClients`).
+    A selection that needs names or sample counts also has `tied_to_clients(enrolment, rounds)` (world/enrolment.py).
     """
 
     def begin(self) -> State:

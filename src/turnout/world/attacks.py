@@ -192,8 +192,7 @@ def z_max(replies: int, hostile: int) -> float:
 
 @dataclass(frozen=True)
 class InnerProduct(Attack):
-    """Sends −ε · mean of the honest updates (Xie, Koyejo, Gupta, UAI 2019): the sum points backwards, or hardly
-    forwards.
+    """Sends −ε · mean of the honest updates (Xie, Koyejo, Gupta, UAI 2019).
 
     epsilon  ε; the paper breaks medians and Krum with a small one (0.1), means with a large one
     """

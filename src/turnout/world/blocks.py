@@ -28,9 +28,8 @@ CYCLES = 5  # stays and absences of a client in a block, at least: fewer are cut
 
 @dataclass(frozen=True)
 class Sources:
-    """Assigns a client of the log to each simulated client. Clients that are in the log have themselves; the others
-    get clients of the log at random, so that a fleet of any size has the log's mixture: of every `logged` clients in
-    a row each gets another one, or as often as `weight_M` says.
+    """Assigns a client of the log to each simulated client: itself if it is in the log, else one at random. Of every
+    `logged` clients in a row each gets another one, or as often as `weight_M` says.
 
     logged    how many clients the log has
     match     which clients are in the log; None: none is
@@ -106,8 +105,7 @@ class Blocks:
     def _members(
         self, client_C: Tensor, source_C: np.ndarray, round_C: np.ndarray, block: int, seed: int
     ) -> np.ndarray:
-        """The source of each client if it was a member in that round, else a random one that was; -1 if none is
-        found."""
+        """The source of each client if it was a member in that round, else a random one that was, else -1."""
         found_C, base = source_C.copy(), key(seed, "stand-in", block)
         for attempt in range(STAND_INS + 1):
             out_C = (self.log.joined_M[found_C] > round_C) | (self.log.left_M[found_C] <= round_C)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -53,19 +53,12 @@ class Enrolment:
     note: str = ""
 
 
-class TiedToClients(Protocol):
-    """An optional promise of a participation, a selection or devices: to be given the enrolment."""
-
-    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Self:
-        """The same part for these clients and this many rounds, or a UserError if it cannot serve them.
-
-        Return a copy (`dataclasses.replace`); a part that wraps another passes the enrolment on (`tied`).
-        """
-        ...
-
-
 def tied(part: Part, enrolment: Enrolment, rounds: int, where: str) -> Part:
-    """The result of a part's `tied_to_clients`, or the part itself if it has none."""
+    """A part for these clients and this many rounds: the result of its `tied_to_clients`, or itself if it has none.
+
+    The method returns a copy (`dataclasses.replace`), or raises a UserError if the part cannot serve them; a part that
+    wraps another passes the enrolment on by this function.
+    """
     tie = getattr(part, METHOD, None)
     if tie is None:
         return part

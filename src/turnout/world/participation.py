@@ -4,7 +4,8 @@ Draws are addressed: a client's fraction does not depend on the other clients as
 Stratified, which is about the cohort as a whole). `when_up` composes: Dropout(0.3, when_up=Traces(first=5)) is absent
 three times in ten and finishes part of the work otherwise.
 
-Shape letters: C clients of the cohort, G groups among them, U clients still undecided, B rounds of a block.
+Shape letters: C clients of the cohort, G groups among them, U clients still undecided, B rounds of a block,
+or attempts at once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from turnout.errors import UserError
 from turnout.machine.profiling import stage
 from turnout.rng import key, keys, uniform, unit
 from turnout.world.enrolment import Enrolment, tied
-from turnout.world.stratified import keep_in_groups
 from turnout.world.traces import Homogeneous, Traces
 from turnout.world.turnout_log import TurnoutLog
 
@@ -31,7 +31,7 @@ class Participation(Protocol):
     """The fraction of the work that each asked client finishes in round t: float64 in [0, 1], 0 = absent.
 
     `full_work` is how many units are asked for; `groups` is the group of every client of the population, if the data
-    has groups. One that needs names or sample counts has `tied_to_clients(enrolment, rounds)` too (`TiedToClients`).
+    has groups. One that needs names or sample counts has `tied_to_clients(enrolment, rounds)` too (enrolment.py).
     """
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor: ...
@@ -63,8 +63,7 @@ class Always:
 
 
 class PresenceModel:
-    """A base for kinds that decide which clients are up: these finish all of the work, or the fraction from
-    `when_up`."""
+    """A base for kinds that decide which clients are up: these finish all of the work, or `when_up`'s fraction."""
 
     when_up: Participation | None
 
@@ -142,7 +141,14 @@ class Stratified(PresenceModel):
         full = self.full_first_round and t == 0
         present = len(client_C) if full else round((1 - self.rate) * len(client_C))
         group_C = torch.zeros_like(client_C) if groups is None else groups[client_C]
-        return keep_in_groups(client_C, group_C, present, t, seed)
+        _, group_C, size_G = torch.unique(group_C, return_inverse=True, return_counts=True)
+        keep_G = divide(size_G, present, t, seed)
+        order_C = (group_C + uniform(seed, "stratified", t, ids=client_C)).argsort()  # by group, random inside
+        sorted_group_C = group_C[order_C]
+        rank_C = torch.arange(len(client_C)) - (size_G.cumsum(0) - size_G)[sorted_group_C]
+        up_C = torch.zeros(len(client_C), dtype=torch.bool)
+        up_C[order_C] = rank_C < keep_G[sorted_group_C]
+        return up_C
 
 
 @dataclass(frozen=True)
@@ -213,6 +219,66 @@ def numbers_before(client_U: Tensor, last: int, block: int, seed: int, purpose: 
     """The numbers u_s of some clients in rounds last, last - 1, ... [B, U]."""
     base_B = torch.tensor([key(seed, purpose, s) for s in range(last, last - block, -1)])
     return unit(keys(base_B[:, None], client_U[None, :]))
+
+
+def divide(size_G: Tensor, places: int, t: int, seed: int) -> Tensor:
+    """How many of each group are present: 1 <= count <= size with sum `places`, every such list equally likely.
+
+    >>> divide(torch.tensor([4, 4, 4, 4, 4]), places=5, t=0, seed=0)
+    tensor([1, 1, 1, 1, 1])
+    >>> int(divide(torch.tensor([4, 4, 4, 4, 4]), places=14, t=0, seed=0).sum())
+    14
+    """
+    groups = len(size_G)
+    if places < groups:
+        lucky_G = uniform(seed, "strata", t, ids=torch.arange(groups)).argsort().argsort()
+        return (lucky_G < places).to(torch.int64)
+    most_G = size_G - 1
+    extra, room = places - groups, int(most_G.sum())
+    if 2 * extra > room:  # fewer to leave out than to keep: draw those to leave out
+        return size_G - _compose(most_G, room - extra, t, seed)
+    return 1 + _compose(most_G, extra, t, seed)
+
+
+def _compose(most_G: Tensor, total: int, t: int, seed: int) -> Tensor:
+    """Uniformly random counts in 0..most with this sum, for a total of at most half the sum of `most`.
+
+    Rejection sampling, as in the authors' code, but with better proposals. All groups but the largest draw from
+    P(n) ~ exp(tilt n), with the tilt that gives the total on average; the largest takes the rest r, if it fits. A list
+    is then proposed with probability ~ exp(tilt (total - r)), so accepting it with probability exp(tilt r) makes all
+    lists equally likely.
+    """
+    if total == 0 or len(most_G) == 1:
+        return torch.full_like(most_G, total)
+    largest = int(most_G.argmax())
+    tilt = _tilt(most_G, total)
+    span_G = torch.expm1(tilt * (most_G + 1).double())
+    attempts, block = min(256, 8 + 60_000 // len(most_G)), 0
+    while True:
+        ids = torch.arange(attempts * len(most_G))
+        u_BG = uniform(seed, "strata", t, block, ids=ids).view(attempts, -1)
+        count_BG = (torch.log1p(u_BG * span_G) / tilt).to(torch.int64).minimum(most_G)
+        rest_B = total - count_BG.sum(1) + count_BG[:, largest]
+        fits_B = (rest_B >= 0) & (rest_B <= most_G[largest])
+        taken_B = fits_B & (u_BG[:, largest] < torch.exp(tilt * rest_B.double()))
+        if taken_B.any():
+            first = int(taken_B.to(torch.int8).argmax())
+            count_BG[first, largest] = rest_B[first]
+            return count_BG[first]
+        block += 1
+
+
+def _tilt(most_G: Tensor, total: int) -> float:
+    """The tilt < 0 at which counts with P(n) ~ exp(tilt n) on 0..most add up to `total` on average, by bisection."""
+    size_K, groups_K = (most_G + 1).unique(return_counts=True)
+    sizes = list(zip(size_K.tolist(), groups_K.tolist(), strict=True))
+    low, high = -60.0, -1e-6
+    for _ in range(40):
+        tilt = (low + high) / 2
+        each = 1 / math.expm1(-tilt)
+        mean = sum(k * (each - n / math.expm1(min(-tilt * n, 700.0))) for n, k in sizes)
+        low, high = (tilt, high) if mean < total else (low, tilt)
+    return high
 
 
 KINDS = {

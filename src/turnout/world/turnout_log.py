@@ -90,8 +90,7 @@ class TurnoutLog:
         return self._in_data(self.log.row(t)[0])[0]
 
     def _in_data(self, logged_A: np.ndarray) -> tuple[Tensor, np.ndarray]:
-        """The numbers in the data of these clients of the log, sorted, without those that own no data; and where each
-        is among those given."""
+        """The numbers in the data of those of these clients that own data, sorted; and where each is among them all."""
         client_A = self.match.client_M[logged_A]
         order_A = np.argsort(client_A)
         order_A = order_A[client_A[order_A] >= 0]

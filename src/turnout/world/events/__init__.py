@@ -4,14 +4,6 @@ from turnout.world.events.calendar import Calendar, calendar_of
 from turnout.world.events.entries import Event, EventLog, Events, EventSetting, Join, Leave, PlannedEvents, RandomEvents
 
 __all__ = [
-    "Calendar",
-    "Event",
-    "EventLog",
-    "EventSetting",
-    "Events",
-    "Join",
-    "Leave",
-    "PlannedEvents",
-    "RandomEvents",
+    "Calendar", "Event", "EventLog", "EventSetting", "Events", "Join", "Leave", "PlannedEvents", "RandomEvents",
     "calendar_of",
-]
+]  # fmt: skip
