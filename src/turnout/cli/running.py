@@ -99,9 +99,11 @@ def run(
     """
     from turnout.cli import outcome, planning
     from turnout.running.planned import explained, run_planned
+    from turnout.running.records.finding import find_runs
     from turnout.running.reported import print_table, say_warnings, say_where
     from turnout.runtimes.processes import follow_torchrun
     from turnout.view import HOOKS, make_table
+    from turnout.view.report.simulated_time import fastest
 
     start = time.monotonic()
     if planning.follows():
@@ -133,8 +135,8 @@ def run(
         raise UserError(failed[0].why)
     if json_to != "-":
         print_table(make_table, plan.out)
-        if deadline is not None:
-            outcome.say_fastest(plan.out)
+        if deadline is not None and (words := fastest(find_runs(plan.out), None)):
+            say(words, stderr=False)
         if profile:
             outcome.show_profile(plan)
         say_where(plan.out)

@@ -21,6 +21,4 @@ prediction.py  predictions of a run's model for the rows of a table
 observed_times.py  a run's recorded times as devices; this machine's training speed
 profile.py     seconds by stage of the round
 config/        experiments as files; records/: what a run writes; tracks/: what is federated
-
-May import what is below it; not satellites, recipes, studies or the command line.
 """

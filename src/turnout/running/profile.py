@@ -1,8 +1,4 @@
-"""Where a run's time goes: seconds by stage of the round (`turnout run --profile`).
-
-The stages are named where the work is done (`with stage("local training")`); a profiled run is the same run with a
-stopwatch.
-"""
+"""Where a run's time goes: seconds by stage of the round (`turnout run --profile`)."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Hooks:
         return bool(self.trackers) or self.on_round is not None
 
 
-NO_HOOKS = Hooks()
+NO_HOOKS: Hooks = Hooks()
 
 
 def with_hooks(function: Function, hooks: Hooks) -> Function:

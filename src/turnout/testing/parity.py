@@ -149,7 +149,7 @@ def played(experiment: Experiment, runtime: RuntimeSpec) -> Played:
             values.append(track.evaluate(state, t).values)
         return Played(flatten(track.pack(state))[0], records, values)
     finally:
-        track.close()
+        track.runtime.close()
 
 
 def difference(one: Played, other: Played, exact: bool = True) -> Difference:

@@ -140,7 +140,7 @@ def _able(
     for candidate in listed:
         try:
             for case in cases:
-                prepare(candidate.on(case.experiment), data_dir).close()
+                prepare(candidate.on(case.experiment), data_dir).runtime.close()
             able.append(candidate)
         except UserError as error:
             if candidate.name == PLAIN:

@@ -41,7 +41,7 @@ def to_table(thing: Any, role: Any = None) -> Any:
     if isinstance(thing, Tensor | nn.Module):
         return f"<{type(thing).__name__} {_hash(thing)}>"
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        found = {"kind": name_of(role, thing)} if role is not None else {}
+        found: dict[str, Any] = {"kind": name_of(role, thing)} if role is not None else {}
         absent = {f.name for f in dataclasses.fields(thing) if f.default is None}
         for name, hint in settable(type(thing)).items():
             value = getattr(thing, name)

@@ -7,6 +7,4 @@ same.py        whether two runs are the same, row by row
 glossary.py    which way a recorded number is better, and its unit
 run_list.py    `runs.json`: the runs that were made together
 checkpoint.py  `checkpoint.safetensors`: the state after a round
-
-May import the values of the root, the world and this machine; not tracks, runtimes or what runs them.
 """

@@ -1,7 +1,4 @@
-"""A track, which the loop of running/loop.py drives with a state that is passed from round to round.
-
-The weight track (weights.py) federates parameters; a satellite may federate something else.
-"""
+"""A track, which the loop of running/loop.py drives with a state that is passed from round to round."""
 
 from __future__ import annotations
 
