@@ -4,7 +4,7 @@ running.py    `turnout run`; planning.py: from its arguments to a plan of runs; 
 seeing.py     `turnout runs`, `show`, `plot`, `report`, `check`, `watch`
 comparing.py  `turnout compare`
 exporting.py  `turnout export`, `predict`
-looking.py    `turnout list`, `data`, `init`; tables.py: their tables
+looking.py    `turnout list`, `data`, `init`
 fleet.py      `turnout fleet`, `advise`
 measuring.py  `turnout trace record`, `trace device`
 deploying.py  `turnout deploy`, `turnout device`

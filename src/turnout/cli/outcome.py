@@ -1,4 +1,4 @@
-"""The results of `turnout run`: a table for people, JSON for programs."""
+"""The results of `turnout run` as JSON."""
 
 from __future__ import annotations
 
@@ -9,21 +9,12 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import UserError
-from turnout.machine.terminal import console
 from turnout.running.display import Failed
 from turnout.running.plan import RunPlan
-from turnout.running.profile import Profile, profile_table, read_profile
 from turnout.running.records.finding import find_runs
 from turnout.running.records.runs import Runs
 from turnout.running.records.warnings import warnings_of
 from turnout.running.result import Run
-
-
-def show_profile(plan: RunPlan) -> None:
-    """Print the seconds by stage of all runs together; each run has its own in its folder."""
-    found = [p for run in plan.runs if (p := read_profile(plan.out / run.path)) is not None]
-    if found:
-        console().print(profile_table(sum(found, Profile(0, {}))))
 
 
 def as_json(plan: RunPlan, failed: Sequence[Failed], seconds: float) -> dict[str, Any]:

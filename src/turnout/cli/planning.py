@@ -17,7 +17,7 @@ from turnout.running.config.read import from_table, load, parse_value, read_file
 from turnout.running.config.variants import variants_in
 from turnout.running.folder import contents, new_folder
 from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs, tracked_by
-from turnout.running.records.run_list import RunEntry, read_run_list
+from turnout.running.records.finding import RunEntry, read_run_list
 from turnout.runtimes.keeping import KEPT
 from turnout.runtimes.processes import GROUP, opened
 from turnout.runtimes.ranks import Ranks, under_torchrun

@@ -98,7 +98,9 @@ def run(
     turnout run digits --set world.devices.kind=tiers --deadline 0.1,0.3,none --set stop.target=0.8
     """
     from turnout.cli import outcome, planning
+    from turnout.machine.terminal import console
     from turnout.running.planned import explained, run_planned
+    from turnout.running.profile import NOTHING, profile_table, read_profile
     from turnout.running.records.finding import find_runs
     from turnout.running.reported import print_table, say_warnings, say_where
     from turnout.runtimes.processes import follow_torchrun
@@ -137,8 +139,8 @@ def run(
         print_table(make_table, plan.out)
         if deadline is not None and (words := fastest(find_runs(plan.out), None)):
             say(words, stderr=False)
-        if profile:
-            outcome.show_profile(plan)
+        if profile and (found := [p for run in plan.runs if (p := read_profile(plan.out / run.path))]):
+            console().print(profile_table(sum(found, NOTHING)))  # of all runs together
         say_where(plan.out)
     say_warnings(plan.out)
     if failed:

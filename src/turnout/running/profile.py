@@ -68,6 +68,9 @@ class Profile:
         write_json(folder / FILE, {"rounds": self.rounds, "seconds": dict(self.seconds)})
 
 
+NOTHING = Profile(0, {})
+
+
 def profiled_rounds(track: Track, folder: Path) -> Iterator[FinishedRound]:
     """`rounds_of` with a stopwatch; writes the measured times into the folder, also if the run is interrupted."""
     watch, rounds = Stopwatch(track.device), 0
