@@ -14,7 +14,7 @@ import turnout as to
 from example_experiments import run_many
 from turnout.cli import main
 from turnout.running.config.read import to_toml
-from turnout.running.notebook import NotebookOutput
+from turnout.running.display import NotebookOutput
 from turnout.running.records.export import client_columns, round_columns
 from turnout.running.records.records import Records
 from turnout.view.report.page import runs_html, scoped_style

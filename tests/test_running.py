@@ -23,9 +23,10 @@ from turnout.machine.memory import free_bytes, keep_freed_memory
 from turnout.machine.threads import cores
 from turnout.running.display import Failed
 from turnout.running.memory import check_fits
-from turnout.running.plan import RunPlan, jobs_for, planned_runs
-from turnout.running.planned import explained, run_planned
+from turnout.running.plan import RunPlan, planned_runs
+from turnout.running.planned import explained, jobs_at_a_time, run_planned
 from turnout.running.records.finding import find_runs
+from turnout.running.reported import NO_HOOKS
 from turnout.running.stop_rules import higher_is_better
 from turnout.tasks import Regression
 from turnout.view.report.results import results
@@ -326,9 +327,10 @@ def test_folders_are_not_mixed_up(tmp_path: Path) -> None:
 def test_jobs_are_as_many_as_cores_unless_an_experiment_cannot_travel() -> None:
     many = planned_runs({str(i): small() for i in range(100)}, [0])
     expected = 1 if torch.cuda.is_available() else cores()
-    assert jobs_for(many) == expected
-    assert jobs_for(many[:1]) == 1
-    assert jobs_for(planned_runs({"a": small(model=lambda: nn.Linear(60, 10)), "b": small()}, [0])) == 1
+    assert jobs_at_a_time(many, None, NO_HOOKS) == expected
+    assert jobs_at_a_time(many[:1], None, NO_HOOKS) == 1
+    by_lambda = planned_runs({"a": small(model=lambda: nn.Linear(60, 10)), "b": small()}, [0])
+    assert jobs_at_a_time(by_lambda, None, NO_HOOKS) == 1
 
 
 def test_memory_is_estimated_before_the_first_round(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from commands import SMALL, turnout
 from turnout.running.charts.lines import Series
 from turnout.running.charts.text_plot import text_plot
 from turnout.running.folder import held
-from turnout.running.state import last_run, listed_runs, state_of
+from turnout.running.state import listed_runs, state_of
 
 Capture = pytest.CaptureFixture[str]
 
@@ -134,7 +134,7 @@ def test_no_runs_is_a_sentence(capsys: Capture, tmp_path: Path) -> None:
     assert "there is no folder nowhere: runs are made by turnout run" in capsys.readouterr().err
     assert turnout("runs", tmp_path) == 2
     assert "holds no runs" in capsys.readouterr().err
-    assert last_run().name == "four"
+    assert listed_runs(Path("."))[0].path.name == "four"
 
 
 def test_runs_outside_of_the_folder_runs_are_listed(
@@ -149,7 +149,7 @@ def test_runs_outside_of_the_folder_runs_are_listed(
     out = capsys.readouterr().out
     assert re.search(r"^ *first +finished +3/3 ", out, re.MULTILINE)
     assert re.search(r"^ *runs/second +finished +3/3 ", out, re.MULTILINE)
-    assert last_run() == Path("runs/second")
+    assert listed_runs(Path("."))[0].path == Path("runs/second")
 
 
 def test_runs_made_together_are_running_before_the_first_of_them_has_begun(tmp_path: Path) -> None:

@@ -261,7 +261,44 @@ class Simulation(Protocol):
         ...
 
 
-class Runtime(Protocol):
+class ClientKeeper(Protocol):
+    """A runtime of any track, as far as it knows clients and keeps their state."""
+
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the clients by number, from the data or from their enrolment; None: they have none."""
+
+    def examples(self, client_C: Tensor) -> Tensor:
+        """Training samples of each client, as enrolled."""
+
+    def events(self, t: int) -> Sequence[Event]:
+        """Joins and leaves at the beginning of a round."""
+
+    def noted(self) -> Extra:
+        """Further entries for the last round's record: refused messages, replies that came too late."""
+
+    def forget(self, client_I: Tensor) -> None:
+        """Delete the state of these clients: one that comes back is new."""
+
+    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        """Write what changed since `files` were written; returns the files that now hold everything."""
+
+    def load(self, run: str, folder: Path, files: list[str]) -> None:
+        """Begin a run (no files), or restore what these files hold. `run` identifies the run."""
+
+    def durable(self, t: int) -> None:
+        """The checkpoint of round t is on disk: the run will not resume from an earlier one."""
+
+    def close(self) -> None:
+        """Release processes and connections: the run has ended."""
+
+    def describe(self) -> dict[str, Any]:
+        """What results may depend on beyond the experiment: device, engine, chunk, threads."""
+
+    def memory(self, cohort: int, ever: int) -> dict[str, int]:
+        """Bytes it will need, by purpose, with so many clients in a round and in all rounds together."""
+
+
+class Runtime(ClientKeeper, Protocol):
     """Maps client work over a cohort and returns who turned up."""
 
     @property
@@ -272,20 +309,8 @@ class Runtime(Protocol):
         """None where clients are real."""
         ...
 
-    def names(self) -> tuple[str, ...] | None:
-        """Names of the clients by number, from the data or from their enrolment; None: they have none."""
-        ...
-
-    def examples(self, client_C: Tensor) -> Tensor:
-        """Training samples of each client, as enrolled."""
-        ...
-
     def mean_examples(self, members: Members) -> float:
         """The members' mean sample count, for unbiased shares."""
-        ...
-
-    def events(self, t: int) -> Sequence[Event]:
-        """Joins and leaves at the beginning of a round."""
         ...
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
@@ -294,10 +319,6 @@ class Runtime(Protocol):
         Replies are in descending order of steps, equal ones by id, so that sums round the same way everywhere. Replies
         of devices are checked (runtimes/border.py); one that cannot be used counts as an absence.
         """
-        ...
-
-    def noted(self) -> Extra:
-        """Further entries for the last round's record: refused messages, replies that came too late."""
         ...
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
@@ -314,10 +335,6 @@ class Runtime(Protocol):
         """What clients that leave send to the terms; a client that kept nothing sends nothing."""
         ...
 
-    def forget(self, client_I: Tensor) -> None:
-        """Delete the state of these clients: one that comes back is new."""
-        ...
-
     def gradient(self, shared_P: Tensor, states: Tensors, client_C: Tensor, share_C: Tensor, t: int) -> Tensor | None:
         """Mean of ∇F_c by shares at some weights [P], over the clients that answer in this round; None: none does.
 
@@ -327,28 +344,4 @@ class Runtime(Protocol):
 
     def measure(self, asked: Measure) -> Measured:
         """Measure models on test data."""
-        ...
-
-    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        """Write what changed since `files` were written; returns the files that now hold everything."""
-        ...
-
-    def load(self, run: str, folder: Path, files: list[str]) -> None:
-        """Begin a run (no files), or restore what these files hold. `run` identifies the run."""
-        ...
-
-    def durable(self, t: int) -> None:
-        """The checkpoint of round t is on disk: the run will not resume from an earlier one."""
-        ...
-
-    def close(self) -> None:
-        """Release processes and connections: the run has ended."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """What results may depend on beyond the experiment: device, engine, chunk, threads."""
-        ...
-
-    def memory(self, cohort: int, ever: int) -> dict[str, int]:
-        """Bytes it will need, by purpose, with so many clients in a round and in all rounds together."""
         ...

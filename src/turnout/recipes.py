@@ -76,8 +76,6 @@ def compare_schemes(
 def recipes() -> dict[str, Recipe]:
     """All recipes by name: those of the core, then those of installed packages.
 
-    A package that cannot be imported is left out with a warning.
-
     >>> list(recipes())[:2]
     ['digits', 'participation']
     """
@@ -120,10 +118,7 @@ def find_recipe(name: str) -> Recipe | None:
 
 
 def cook(name: str) -> dict[str, Experiment]:
-    """The variants of a recipe by name, or by the dotted path `package.module:function` of one's own.
-
-    An error in the recipe is reported with its file and line, since recipes may be a user's own code.
-    """
+    """The variants of a recipe by name, or by the dotted path `package.module:function` of one's own."""
     if ":" in name:
         from turnout.running.config.dotted import usual_code
 

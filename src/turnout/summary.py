@@ -1,7 +1,4 @@
-"""An object in a few words, for notebooks: its class, and the settings that differ from their defaults.
-
-Imports nothing of the library: every package may import it.
-"""
+"""An object in a few words, for notebooks: its class, and the settings that differ from their defaults."""
 
 from __future__ import annotations
 
@@ -49,15 +46,12 @@ def chosen(thing: Any) -> Iterator[tuple[str, Any]]:
         value = getattr(thing, field.name)
         made = field.default_factory
         usual = field.default if made is dataclasses.MISSING else made()
-        if field.init and not _same(value, usual):
+        try:
+            same = value is usual or (type(value) is type(usual) and bool(value == usual))
+        except (RuntimeError, ValueError, TypeError):  # tensors and arrays, which compare number by number
+            same = False
+        if field.init and not same:
             yield field.name, value
-
-
-def _same(a: Any, b: Any) -> bool:
-    try:
-        return a is b or (type(a) is type(b) and bool(a == b))
-    except (RuntimeError, ValueError, TypeError):  # tensors and arrays, which compare number by number
-        return False
 
 
 def settings_html(title: str, rows: Mapping[str, Any]) -> str:

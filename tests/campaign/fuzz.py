@@ -22,8 +22,8 @@ from turnout.errors import UserError
 from turnout.fleet.read_log import read_fleet
 from turnout.running.config.read import from_table, load, read_file
 from turnout.running.config.write import to_toml
+from turnout.running.records.finding import read_run_list
 from turnout.running.records.records import Records
-from turnout.running.records.run_list import read_run_list
 from turnout.runtimes.schema import Refused
 from turnout.runtimes.wire import pack, unpack
 from turnout.types import flatten, unflatten

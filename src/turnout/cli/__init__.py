@@ -4,7 +4,7 @@ running.py    `turnout run`; planning.py: from its arguments to a plan of runs; 
 seeing.py     `turnout runs`, `show`, `plot`, `report`, `check`, `watch`
 comparing.py  `turnout compare`
 exporting.py  `turnout export`, `predict`
-looking.py    `turnout list`, `data`, `init`; tables.py: their tables
+looking.py    `turnout list`, `data`, `init`
 fleet.py      `turnout fleet`, `advise`
 measuring.py  `turnout trace record`, `trace device`
 deploying.py  `turnout deploy`, `turnout device`
@@ -155,8 +155,8 @@ class CommandTable(TyperGroup):
             if (entry := added_commands().get(name)) is None:
                 rows.append((name, COMMANDS[name].help))
             else:  # which is not loaded for one line about it
-                about = entry.dist and (entry.dist.metadata.json.get("summary") or f"A command of {entry.dist.name}.")
-                rows.append((name, str(about or entry.value)))
+                summary = entry.dist.metadata.get_all("Summary") if entry.dist else [entry.value]
+                rows.append((name, str(summary[0] if summary else f"A command of {entry.dist and entry.dist.name}.")))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -232,10 +232,7 @@ def _code_of(error: Exception | SystemExit) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[list[int]]:
-    """Treat SIGTERM like Ctrl-C, so that the report is written and the command to resume is printed.
-
-    Yields the list of signals received.
-    """
+    """Treat SIGTERM like Ctrl-C, so that the report is written and the command to resume is printed."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received

@@ -11,14 +11,11 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from turnout.machine.files import check_destination
-
-if TYPE_CHECKING:
-    from turnout.fleet import Reading
 
 Command = Callable[..., None]
 
@@ -113,7 +110,7 @@ def column(help: str) -> Any:
     return typer.Option(metavar="COLUMN", help=f"The column of {help}.")
 
 
-def reading_of(
+def log_options(
     round: Annotated[str | None, column("the round")] = None,
     client: Annotated[str | None, column("the client")] = None,
     work: Annotated[str | None, column("the work done, 0 to 1")] = None,
@@ -148,15 +145,8 @@ def reading_of(
         str | None,
         typer.Option(metavar="FILE", help="CSV of client,owner: the owner of the data of each client of the log."),
     ] = None,
-) -> Reading:
-    """How to read a log, from the options of a command."""
-    from turnout.fleet import Reading
-
-    return Reading(
-        round, client, work, time, start, end, examples, every, missing, gaps, separator, time_format,  # type: ignore[arg-type]
-        full_work, first_round, capacity=capacity, samples=samples, megabytes=megabytes, deadline=deadline,
-        owners=owners,
-    )  # fmt: skip
+) -> None:
+    """The options of how a log is read; `turnout.fleet.Reading` has a field for each."""
 
 
 AS_GUESSED: Any = None  # the default in a command's signature; the command always receives a `Reading`
@@ -164,12 +154,14 @@ AS_GUESSED: Any = None  # the default in a command's signature; the command alwa
 
 def reads_a_log(command: Command) -> Command:
     """Replace the parameter `reading` of a command by the options of how a log is read."""
-    options = _parameters(reading_of)
+    options = _parameters(log_options)
 
     @wraps(command)
     def with_options(**given: Any) -> None:
+        from turnout.fleet import Reading
+
         mine = {option.name: given.pop(option.name) for option in options}
-        command(**given, reading=reading_of(**mine))
+        command(**given, reading=Reading(**mine))
 
     parameters: list[inspect.Parameter] = []
     for parameter in _parameters(command):

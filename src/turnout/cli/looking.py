@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,10 @@ from turnout.cli.common import Force, permits_code, say
 from turnout.errors import UserError, nearest
 from turnout.machine.files import check_destination
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+EMNIST_PARTS = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
 HEADING = """An experiment for turnout, from the recipe {recipe}. Run it with: turnout run {file}
 A setting that is left out has its default; `turnout list` shows the settings of every kind. A part of your own is
 written as its path: kind = "package.module:Name"."""
@@ -29,9 +34,11 @@ def list_parts(
     turnout list weighting
     turnout list --markdown > docs/parts.md
     """
-    from turnout.cli.tables import kind_table, recipe_table
+    from rich.text import Text
+
     from turnout.machine.terminal import console
-    from turnout.running.config.catalogue import kinds, markdown
+    from turnout.recipes import recipes
+    from turnout.running.config.catalogue import first_sentence, kinds, markdown
 
     if as_markdown:
         typer.echo(markdown(), nl=False)
@@ -42,10 +49,28 @@ def list_parts(
         raise UserError(f"there is no role {only!r}: {nearest(only, known)}")
     screen = console()
     if only in (None, "recipes"):
-        screen.print(recipe_table())
-    for role, listed in found.items():
-        if only in (None, role):
-            screen.print(kind_table(role, listed))
+        table = _table("recipes (turnout run NAME)")
+        for name, recipe in recipes().items():
+            table.add_row(Text(name, style="cyan"), first_sentence(recipe))
+        screen.print(table)
+    for role in (role for role in found if only in (None, role)):
+        table = _table(role)
+        for kind in found[role]:
+            words = Text(kind.about)
+            if kind.settings:
+                words.append(f"\n{kind.written}", style="dim")
+            table.add_row(Text(", ".join(kind.names), style="cyan"), words)
+        screen.print(table)
+
+
+def _table(title: str) -> Table:
+    """A table without a head, under its title."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    heading = Text(title, style="bold")
+    return Table(title=heading, title_justify="left", box=box.SIMPLE, show_header=False, pad_edge=False)
 
 
 def data(
@@ -59,13 +84,42 @@ def data(
     turnout data
     turnout data --data-dir /data
     """
-    from turnout.cli.tables import public_table
+    from rich.text import Text
+
     from turnout.data import find_data_dir
+    from turnout.data.cifar import CIFAR10_FILES, CIFAR100_FILES
+    from turnout.data.files import PublicSet, locate
+    from turnout.data.mnist import EMNIST_ARCHIVE, EMNIST_LABELS, FASHION_FILES, MNIST_FILES
     from turnout.machine.terminal import console
 
     folder = find_data_dir(data_dir)
     say(f"data folder: {folder}{'' if folder.is_dir() else ' (does not exist yet)'}", stderr=False)
-    console().print(public_table(folder))
+
+    def all_of(names: Sequence[str], wanted: PublicSet) -> Path | None:
+        """The path of the first of these files if all of them exist."""
+        found = [locate(name, [folder / sub for sub in wanted.folders]) for name in names]
+        return found[0] if all(found) else None
+
+    def state(found: Path | None, files: str, place: Path) -> Text:
+        if found is not None:
+            return Text(f"found: {found.parent}", style="green")
+        return Text(f"missing: downloaded when first used, or put {files} into {place}")
+
+    table = _table("public data sets")
+    for wanted in (MNIST_FILES, FASHION_FILES, EMNIST_ARCHIVE):
+        found, splits = all_of([file.name for file in wanted.files], wanted), {}
+        for split in EMNIST_LABELS if wanted is EMNIST_ARCHIVE and not found else ():
+            files = [f"emnist-{split}-{part}-ubyte.gz" for part in EMNIST_PARTS]
+            if (path := all_of(files, EMNIST_ARCHIVE)) is not None:
+                splits[split] = path
+        words = state(found or next(iter(splits.values()), None), wanted.names(), folder / wanted.folders[0])
+        table.add_row(wanted.title, words.append(f" ({', '.join(splits)})" if splits else ""))
+    for layout in (CIFAR10_FILES, CIFAR100_FILES):
+        unpacked = [folder / layout.folder, folder / layout.archive.name.split("-binary")[0] / layout.folder]
+        archive = locate(layout.archive.name, [folder, *(folder / sub for sub in ("cifar", "cifar10", "cifar100"))])
+        there = next((path for path in unpacked if path.is_dir()), archive)
+        table.add_row(layout.title, state(there, layout.archive.name, folder))
+    console().print(table)
 
 
 @permits_code

@@ -12,7 +12,7 @@ from turnout.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from turnout.experiment import Experiment
-    from turnout.testing.parity import Difference, Elsewhere, RuntimeComparison
+    from turnout.testing.parity import Difference, Elsewhere
 
 Names = Annotated[
     list[str] | None,
@@ -45,7 +45,7 @@ def parity(
     from turnout.machine.terminal import console
     from turnout.recipes import cook, recipes
     from turnout.runtimes.crew import KEPT
-    from turnout.testing.parity import ONE_PER_PART, RuntimeComparison, acceptable, small_recipes
+    from turnout.testing.parity import ONE_PER_PART, Difference, RuntimeComparison, acceptable, small_recipes
 
     known = small_recipes({name: cook(name) for name in recipes()})
     runtimes = _runtimes()
@@ -58,10 +58,12 @@ def parity(
         for name, experiment in chosen.items():
             comparison = RuntimeComparison(experiment)
             with console(stderr=True).status(name):
-                found = {
-                    column: at_once[column][name] if column in at_once else _compare(comparison, runtime)
-                    for column, runtime in columns.items()
-                }
+                found: dict[str, Difference | str] = {}
+                for column, runtime in columns.items():
+                    try:
+                        found[column] = at_once[column][name] if column in at_once else comparison.with_(runtime)
+                    except AssertionError as error:  # not even the same rounds
+                        found[column] = Difference(float("inf"), str(error))
             broken += sum(not acceptable(d, columns[column]) for column, d in found.items() if not isinstance(d, str))
             largest = [None if isinstance(d, str) else d.largest for d in found.values()]  # None: devices refuse it
             rows.append([name, *("-" if d is None else f"{d:.0e}" if d else "equal" for d in largest)])
@@ -113,12 +115,3 @@ def _installed(columns: dict[str, Elsewhere], named: bool) -> dict[str, Elsewher
             continue
         found[name] = runtime
     return found
-
-
-def _compare(comparison: RuntimeComparison, runtime: Elsewhere) -> Difference:
-    from turnout.testing.parity import Difference
-
-    try:
-        return comparison.with_(runtime)
-    except AssertionError as error:  # not even the same rounds
-        return Difference(float("inf"), str(error))

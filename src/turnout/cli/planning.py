@@ -17,9 +17,9 @@ from turnout.running.config.read import from_table, load, parse_value, read_file
 from turnout.running.config.variants import variants_in
 from turnout.running.folder import contents, new_folder
 from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs, tracked_by
-from turnout.running.records.run_list import RunEntry, read_run_list
 from turnout.runtimes.crew import KEPT
 from turnout.runtimes.processes import GROUP, Ranks, opened, under_torchrun
+from turnout.running.records.finding import RunEntry, read_run_list
 from turnout.settings import InProcess, Processes
 
 DEFAULT_RECIPE = "participation"
@@ -126,7 +126,13 @@ def with_deadlines(variants: Mapping[str, Experiment], deadlines: str | None) ->
     if deadlines is None:
         return dict(variants)
     found = {}
-    for seconds in (_seconds(text.strip()) for text in deadlines.split(",")):
+    for text in map(str.strip, deadlines.split(",")):
+        try:
+            seconds = None if text == "none" else float(text)
+        except ValueError:
+            seconds = 0.0
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise UserError(f"--deadline {text!r}: give simulated seconds, such as --deadline 30,60,none")
         name = "no deadline" if seconds is None else f"deadline {seconds:g} s"
         for variant, experiment in variants.items():
             closing = getattr(experiment.algorithm, "closing", None)
@@ -139,19 +145,6 @@ def with_deadlines(variants: Mapping[str, Experiment], deadlines: str | None) ->
             label = f"{variant}, {name}" if len(variants) > 1 else name
             found[label] = experiment.but(**{"algorithm.closing": closing})
     return found
-
-
-def _seconds(text: str) -> float | None:
-    """A deadline as it was written; None for none."""
-    if text == "none":
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise UserError(f"--deadline {text!r}: give simulated seconds, such as --deadline 30,60,none")
-    return seconds
 
 
 def with_grid(variants: Mapping[str, Experiment], grid: Sequence[str]) -> dict[str, Experiment]:

@@ -98,10 +98,14 @@ def run(
     turnout run digits --set world.devices.kind=tiers --deadline 0.1,0.3,none --set stop.target=0.8
     """
     from turnout.cli import outcome, planning
+    from turnout.machine.terminal import console
     from turnout.running.planned import explained, run_planned
+    from turnout.running.profile import NOTHING, profile_table, read_profile
+    from turnout.running.records.finding import find_runs
     from turnout.running.reported import print_table, say_warnings, say_where
     from turnout.runtimes.processes import follow_torchrun
     from turnout.view import HOOKS, make_table
+    from turnout.view.report.simulated_time import fastest
 
     start = time.monotonic()
     if planning.follows():
@@ -133,10 +137,10 @@ def run(
         raise UserError(failed[0].why)
     if json_to != "-":
         print_table(make_table, plan.out)
-        if deadline is not None:
-            outcome.say_fastest(plan.out)
-        if profile:
-            outcome.show_profile(plan)
+        if deadline is not None and (words := fastest(find_runs(plan.out), None)):
+            say(words, stderr=False)
+        if profile and (found := [p for run in plan.runs if (p := read_profile(plan.out / run.path))]):
+            console().print(profile_table(sum(found, NOTHING)))  # of all runs together
         say_where(plan.out)
     say_warnings(plan.out)
     if failed:

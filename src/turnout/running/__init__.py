@@ -11,8 +11,7 @@ planned.py     a plan of several: run it, resume it, or read what has ended of i
 messages.py    runs as streams of messages, in this process
 side_by_side.py  several at a time, in processes that share the machine's memory
 memory.py      whether a run fits this machine, alone or beside others
-display.py     these messages on the terminal
-notebook.py    the same in a notebook, updated in place
+display.py     these messages on the terminal, or in a notebook
 tracking.py    trackers and a callback that receive finished rounds
 reported.py    report, picture and warnings of runs that have ended
 checking.py    verifying the files of a run
@@ -21,6 +20,4 @@ prediction.py  predictions of a run's model for the rows of a table
 observed_times.py  a run's recorded times as devices; this machine's training speed
 profile.py     seconds by stage of the round
 config/        experiments as files; records/: what a run writes; tracks/: what is federated
-
-May import what is below it; not satellites, recipes, studies or the command line.
 """

@@ -11,7 +11,7 @@ from turnout.errors import UserError
 from turnout.machine.checksums import load_tensors, read_json
 from turnout.running.config.read import open_table, read_file
 from turnout.running.loop import DELETE
-from turnout.running.records import run_list
+from turnout.running.records import finding
 from turnout.running.records.checkpoint import NAME as CHECKPOINT
 from turnout.running.records.checkpoint import rounds_done, start_over
 from turnout.running.records.records import Records
@@ -50,11 +50,11 @@ def checked_folder(folder: Path) -> Iterator[Checked]:
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}: name the folder of a run, or of several")
     inside = [folder]
-    if (folder / run_list.NAME).is_file():
-        found = _checked(folder / run_list.NAME, lambda: run_list.read_run_list(folder))
+    if (folder / finding.NAME).is_file():
+        found = _checked(folder / finding.NAME, lambda: finding.read_run_list(folder))
         yield found
         if found.wrong is None:
-            inside += [folder / run.path for run in run_list.read_run_list(folder).runs]
+            inside += [folder / run.path for run in finding.read_run_list(folder).runs]
         else:
             inside += sorted(path.parent for path in folder.glob("*/seed-*/experiment.toml"))
     elif not any((folder / name).is_file() for name in ("experiment.toml", "study.txt", "records.sqlite")):

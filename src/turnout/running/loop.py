@@ -217,10 +217,7 @@ def as_before(experiment: Experiment, folder: Path) -> Experiment:
 
 
 def _refuse_other_engine(track: Track, folder: Path, allowed: bool) -> None:
-    """Refuse another engine than the run began with: it rounds differently, and so would the results.
-
-    If that is allowed, the folder then names the new engine, and the ones before.
-    """
+    """Refuse another engine than the run began with: it rounds differently, and so would the results."""
     path = folder / "environment.json"
     if not path.exists():
         return
@@ -252,10 +249,7 @@ def begin(
     overwrite: bool = False,
     other_engine: bool = False,
 ) -> Track:
-    """Begin or resume a run in a folder that this process holds; returns its track.
-
-    With `overwrite` the run in the folder is deleted, once the new one can begin.
-    """
+    """Begin or resume a run in a folder that this process holds; returns its track."""
     if overwrite and contents(folder):
         refuse_to_delete(folder)
         metric_of(experiment)

@@ -19,8 +19,6 @@ GO_ON, LOOK_AGAIN = True, False  # the answers to a run that asks for memory
 def check_fits(estimate: Mapping[str, int], free: int | None, side_by_side: int = 1) -> int:
     """The bytes a run needs; refuses a run that needs more than is free.
 
-    Of several side by side the others may wait, but their data is in memory; the message says if that is too much.
-
     >>> check_fits({"cohort": 300, "data": 200}, free=300)
     500
     """

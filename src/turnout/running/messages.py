@@ -124,10 +124,7 @@ def messages_of(experiment: Experiment, place: RunPlace, ask: Callable[[Need], b
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Give torch one thread for its own operations, on any machine: how a sum is split changes how it rounds.
-
-    Clients train in threads of their own (engine/gradients.py).
-    """
+    """Give torch one thread for its own operations, on any machine: how a sum is split changes how it rounds."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -14,13 +14,13 @@ from typing import Any
 
 from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.machine.checksums import text_with_checksum
+from turnout.machine.checksums import text_with_checksum, write_json
 from turnout.machine.files import write_whole
-from turnout.machine.threads import cores, script_left_alone
+from turnout.machine.threads import script_left_alone
 from turnout.running.config.read import to_toml
 from turnout.running.config.run_file import check_same
 from turnout.running.folder import file_name, unused_name
-from turnout.running.records.run_list import RunEntry, read_run_list, write_run_list
+from turnout.running.records.finding import NAME, read_run_list
 
 Several = Sequence[Experiment] | Mapping[str, Experiment]
 Given = Experiment | Several
@@ -106,7 +106,8 @@ def write_plan(plan: RunPlan) -> None:
         if text is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text_with_checksum(text))
-    write_run_list(plan.out, plan.title, [RunEntry(run.variant, run.seed, run.path) for run in plan.runs])
+    listed = [{"variant": run.variant, "seed": run.seed, "path": run.path} for run in plan.runs]
+    write_json(plan.out / NAME, {"title": plan.title, "runs": listed})
 
 
 def other_runs(plan: RunPlan) -> list[str]:
@@ -119,13 +120,6 @@ def other_runs(plan: RunPlan) -> list[str]:
         files = sorted(plan.out.glob("*/seed-*/experiment.toml"))
         begun = {str(path.parent.relative_to(plan.out)): path.parent for path in files}
         return [f"{path.parent.name} {path.name}" for name, path in begun.items() if name not in paths]
-
-
-def jobs_for(runs: Sequence[PlannedRun]) -> int:
-    """How many runs side by side: one per core, but one on a GPU or if an experiment cannot be pickled."""
-    if len(runs) == 1 or not all(run.experiment.runtime.shares_the_machine for run in runs):
-        return 1
-    return min(cores(), len(runs)) if can_travel(runs) else 1
 
 
 def can_travel(runs: Sequence[PlannedRun]) -> bool:

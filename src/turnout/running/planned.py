@@ -13,7 +13,7 @@ from turnout.running.config.run_file import check_same, check_settings
 from turnout.running.display import Display, Failed
 from turnout.running.folder import delete_run, held, kept_if_used, refuse_full, refuse_to_delete
 from turnout.running.messages import RunPlace, in_order
-from turnout.running.plan import RunPlan, can_travel, check_folder, jobs_for, write_plan
+from turnout.running.plan import PlannedRun, RunPlan, can_travel, check_folder, write_plan
 from turnout.running.reported import NO_HOOKS, Hooks, reported, say_warnings
 from turnout.running.result import Run, RunName
 from turnout.running.side_by_side import side_by_side
@@ -103,7 +103,7 @@ def run_planned(
         left = replace(plan, runs=[
             run for run in plan.runs if run.experiment.track or not is_complete(plan.out / run.path, run.experiment)
         ])  # fmt: skip
-    jobs = _side_by_side(left, jobs, hooks)
+    jobs = jobs_at_a_time(left.runs, jobs, hooks)
     place = RunPlace(
         "", plan.out, data_dir, threads=max(1, cores() // jobs) if jobs > 1 else None, side_by_side=jobs,
         profile=profile, overwrite=overwrite and not several, group=plan.title, other_engine=other_engine,
@@ -145,8 +145,9 @@ def explained(failed: Sequence[Failed], runs: int) -> str:
     return f"{len(failed)} of {runs} runs failed. " + "; ".join(words[:3]) + more
 
 
-def _side_by_side(plan: RunPlan, jobs: int | None, hooks: Hooks) -> int:
-    """How many runs at a time: one if an object of this process receives the rounds."""
+def jobs_at_a_time(runs: Sequence[PlannedRun], jobs: int | None, hooks: Hooks) -> int:
+    """How many runs at a time: one per core, but one on a GPU, if an experiment cannot be pickled, or if an object of
+    this process receives the rounds."""
     if hooks.listens:
         if jobs is not None and jobs > 1:
             raise UserError(
@@ -155,9 +156,10 @@ def _side_by_side(plan: RunPlan, jobs: int | None, hooks: Hooks) -> int:
             )
         return 1
     if jobs is None:
-        return jobs_for(plan.runs)
-    jobs = min(jobs, len(plan.runs))
-    if jobs > 1 and not can_travel(plan.runs):
+        alone = len(runs) == 1 or not all(run.experiment.runtime.shares_the_machine for run in runs)
+        return 1 if alone or not can_travel(runs) else min(cores(), len(runs))
+    jobs = min(jobs, len(runs))
+    if jobs > 1 and not can_travel(runs):
         raise UserError(
             f"{jobs} runs side by side are processes of their own, and an experiment has something that these would "
             "not have (a function of the script itself, a lambda): put it into a module, or run one at a time (jobs=1)"

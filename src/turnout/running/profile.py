@@ -1,8 +1,4 @@
-"""Where a run's time goes: seconds by stage of the round (`turnout run --profile`).
-
-The stages are named where the work is done (`with stage("local training")`); a profiled run is the same run with a
-stopwatch.
-"""
+"""Where a run's time goes: seconds by stage of the round (`turnout run --profile`)."""
 
 from __future__ import annotations
 
@@ -70,6 +66,9 @@ class Profile:
 
     def write(self, folder: Path) -> None:
         write_json(folder / FILE, {"rounds": self.rounds, "seconds": dict(self.seconds)})
+
+
+NOTHING = Profile(0, {})
 
 
 def profiled_rounds(track: Track, folder: Path) -> Iterator[FinishedRound]:

@@ -33,8 +33,24 @@ from turnout.types import Tensors
 PRINTED = 20  # runs of a group that are printed
 
 
+class InFolder:
+    """Runs in a folder, with their report."""
+
+    folder: Path
+
+    def report(self) -> Path:
+        """Write report.html and return its path."""
+        path: Path = import_view("report.page", "report()").write_report(self.folder)
+        return path
+
+    def _repr_html_(self) -> str:
+        """The output in a notebook: a summary or table of the results, and the curves."""
+        page: str = import_view("report.page", "a notebook's output").runs_html(self.folder)
+        return page
+
+
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(InFolder):
     """A finished (or interrupted) run.
 
     folder      its folder
@@ -85,11 +101,6 @@ class Run:
         """Sentences about likely problems: no client trained, the loss exploded, no client holds a class."""
         return warnings_of(find_runs(self.folder).runs[0])
 
-    def report(self) -> Path:
-        """Write report.html and return its path."""
-        path: Path = import_view("report.page", "report()").write_report(self.folder)
-        return path
-
     def frame(self, clients: bool = False) -> Any:
         """The records as a pandas DataFrame: a row per round, or with `clients` one per client and round.
 
@@ -99,11 +110,6 @@ class Run:
             if clients:
                 return as_frame(client_columns(records), ["round", "client"])
             return as_frame(round_columns(records), ["round"])
-
-    def _repr_html_(self) -> str:
-        """The output in a notebook: a summary of the numbers, and the curves."""
-        page: str = import_view("report.page", "a notebook's output").runs_html(self.folder)
-        return page
 
     def model(self, client: int | str | None = None, module: Model | None = None) -> nn.Module:
         """The trained model as an ordinary module; for a client (number or name), with its personal parameters.
@@ -161,7 +167,7 @@ class RunName(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class RunGroup:
+class RunGroup(InFolder):
     """Several runs in one folder: experiments times seeds. `group[name]` are the runs of one experiment.
 
     folder  their folder
@@ -219,16 +225,6 @@ class RunGroup:
         """The records of all runs as a pandas DataFrame: as `Run.frame`, by variant and seed."""
         pandas = optional("pandas", "runs.frame()", "frames")
         return pandas.concat({name: run.frame(clients) for name, run in self.runs.items()}, names=["variant", "seed"])
-
-    def report(self) -> Path:
-        """Write report.html of all runs and return its path."""
-        path: Path = import_view("report.page", "report()").write_report(self.folder)
-        return path
-
-    def _repr_html_(self) -> str:
-        """The output in a notebook: the table of results, and the curves."""
-        page: str = import_view("report.page", "a notebook's output").runs_html(self.folder)
-        return page
 
 
 @overload

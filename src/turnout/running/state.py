@@ -21,9 +21,9 @@ from turnout.machine.checksums import read_json, write_json
 from turnout.machine.lock import holder_of, is_locked
 from turnout.running.config.run_file import new_settings
 from turnout.running.folder import LOCK_FILE
+from turnout.running.records.finding import read_run_list
 from turnout.running.records.glossary import Glossary
 from turnout.running.records.records import Records
-from turnout.running.records.run_list import read_run_list
 from turnout.running.records.runs import FoundRun
 from turnout.tasks import Unit
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from turnout.errors import UserError, lacking
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.config.dotted import usual_code
-from turnout.running.records.export import TABLES
+from turnout.running.records.export import round_columns
 from turnout.running.records.records import Records
 
 _NOT_LOGGED = ("round", "clock", "skipped", "extra", "clients", "events")
@@ -105,17 +105,14 @@ def _finite(columns: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str,
 
 def recorded(path: Path, before: int | None = None) -> Iterator[tuple[int, dict[str, float]]]:
     """(step, numbers) of the rounds in a records file, step 0 included; up to a round if one is given."""
-    tables = {table.name: table for table in TABLES}
     with Records.read(path) as records:
-        rows: dict[str, dict[int, dict[str, Any]]] = {}
-        for name in ("rounds", "evaluations"):
-            columns = list(tables[name].columns(records))
-            found = tables[name].rows(records, columns) if columns else iter(())
-            rows[name] = {row[columns.index("round")]: dict(zip(columns, row, strict=True)) for row in found}
-    for t in sorted(rows["rounds"].keys() | rows["evaluations"].keys()):
-        if before is None or t < before:
-            columns_t = {n: v for n, v in rows["rounds"].get(t, {}).items() if n not in _NOT_LOGGED}
-            yield t + 1, _finite(columns_t, {n: v for n, v in rows["evaluations"].get(t, {}).items() if n != "round"})
+        columns, metrics = round_columns(records), records.metrics()
+    for row in zip(*(column.tolist() for column in columns.values()), strict=True):
+        values = dict(zip(columns, row, strict=True))
+        if before is None or values["round"] < before:
+            measured = {name: values.pop(name) for name in metrics}
+            logged = {name: value for name, value in values.items() if name not in _NOT_LOGGED}
+            yield values["round"] + 1, _finite(logged, measured)
 
 
 def flat(table: Mapping[str, Any], above: str = "") -> dict[str, str]:

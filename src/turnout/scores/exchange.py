@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from turnout.data import Federation
 from turnout.data.labels import Public
 from turnout.engine.trainers import Place
+from turnout.exchange import ClientKeeper
 from turnout.experiment import Experiment
-from turnout.running.tracks.track import ClientKeeper
 from turnout.scores.settings import ModelPlan, Scores
 from turnout.types import State, Tensors, Turnout
 from turnout.world.events import Calendar

@@ -8,6 +8,4 @@ bars.py       bars and histograms
 heat.py       heat maps as PNG, and the map of who turned up when
 text_plot.py  curves as text for a terminal
 page.py       one HTML file that needs nothing else: templates (*.html), styles (*.css) and scripts (*.js)
-
-Charts are drawn by hand: a report with 40 charts has about 300 kB, loads nothing and is complete without its script.
 """

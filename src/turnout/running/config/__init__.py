@@ -8,7 +8,4 @@ catalogue.py   what there is to choose from, finding a kind by name, and hints f
 read.py        from a file or a command line to an experiment, with a sentence for everything that cannot be read
 variants.py    the `[variants.NAME]` tables of a file: several experiments from one
 run_file.py    a run's own file: does it give the experiment back, and are a resumed run's settings the same?
-
-It may import the settings of everything an experiment is made of: world, data, models, parts, experiment.py, and the
-settings of runtimes. Recipes, runs and the command line import it.
 """

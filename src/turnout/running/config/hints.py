@@ -1,7 +1,4 @@
-"""Type hints: what a setting may be, in words, and whether a value fits.
-
-Files are read by it (`build`, read.py), and objects made in Python are checked by it (`check_settings`, run_file.py).
-"""
+"""Type hints: what a setting may be, in words, and whether a value fits."""
 
 from __future__ import annotations
 
@@ -199,10 +196,7 @@ def _parameters(maker: Any) -> list[inspect.Parameter]:
 
 @functools.lru_cache(maxsize=1024)
 def _hints(thing: Any) -> dict[str, Any]:
-    """The type hints of a class or function; a name that only type checkers import becomes Any.
-
-    Cached: they would take an eighth of a run of a second.
-    """
+    """The type hints of a class or function; a name that only type checkers import becomes Any."""
     try:
         return typing.get_type_hints(thing)
     except NameError:

@@ -95,10 +95,7 @@ def _differing(a: Any, b: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 
 
 def lasting(experiment: Experiment) -> dict[str, Any]:
-    """The settings that identify a run: those that may not change when it is resumed.
-
-    Defaults are left out, so that a setting that a later version adds does not make it another run.
-    """
+    """The settings that identify a run: those that may not change when it is resumed."""
     table = without_defaults(experiment, to_table(experiment))
     return {name: value for name, value in table.items() if name not in FREE_TO_CHANGE}
 

@@ -5,8 +5,6 @@ schema.py      its tables, and how such a file is opened, written and read safel
 export.py      the rows as tables and frames for other programs, and as CSV files that a world can replay
 same.py        whether two runs are the same, row by row
 glossary.py    which way a recorded number is better, and its unit
-run_list.py    `runs.json`: the runs that were made together
+finding.py     the runs of a folder, and `runs.json`, the list of those made together
 checkpoint.py  `checkpoint.safetensors`: the state after a round
-
-May import the values of the root, the world and this machine; not tracks, runtimes or what runs them.
 """

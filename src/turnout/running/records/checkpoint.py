@@ -55,10 +55,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def rounds_done(folder: Path) -> int:
-    """The number of rounds in a run's checkpoint; 0 without a readable checkpoint.
-
-    Reads only the head of the file, through one handle: the run may replace the file meanwhile.
-    """
+    """The number of rounds in a run's checkpoint; 0 without a readable checkpoint."""
     try:
         with open(folder / NAME, "rb") as file:
             head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
@@ -68,10 +65,7 @@ def rounds_done(folder: Path) -> int:
 
 
 def read_checkpoint(path: Path, fingerprint: str, like: State) -> Checkpoint:
-    """Read a checkpoint; refuses one that is damaged or belongs to another experiment.
-
-    Each tensor is placed on the device it has in `like`, the state before the first round.
-    """
+    """Read a checkpoint; refuses one that is damaged or belongs to another experiment."""
     devices = {name: value.device for name, value in flatten(like)[0].items()}
     tensors, about = load_tensors(path, then := start_over(path.parent))
     if about.get("format") != FORMAT:

@@ -1,8 +1,4 @@
-"""Records for other programs: plain tables, columns and pandas frames, and the CSV files that a world can replay.
-
-Numbers that parts have added are columns like the others. Rows of tables are read one after another, so that a run of
-any length fits into memory.
-"""
+"""Records for other programs: plain tables, columns and pandas frames, and the CSV files that a world can replay."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 A round is one transaction: its row, its clients, its events and its evaluation are written together or not at all, so a
 run can be killed at any moment. The file is in WAL mode, so other processes can read while the run writes. NaN is NULL
 in the file and NaN again in the columns read back. The table `now`, for live views, exists only while a round runs.
-
-Shape letters: C clients asked in a round.
 """
 
 from __future__ import annotations
@@ -290,10 +288,7 @@ class Records:
 
 
 def _aligned(keys: list[Any], rows: Iterable[tuple[str, Any, Any]]) -> dict[str, Column]:
-    """(name, key, value) rows as columns in the order of the keys.
-
-    A key that is not listed belongs to a round that another process has just written, and is left out.
-    """
+    """(name, key, value) rows as columns in the order of the keys."""
     place = {key: i for i, key in enumerate(keys)}
     columns: dict[str, list[Any]] = {}
     for name, key, value in rows:

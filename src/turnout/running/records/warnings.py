@@ -1,7 +1,4 @@
-"""Warnings about runs: nothing was trained, rounds were skipped to the end, a loss exploded, a part or the data warns.
-
-Warnings from before the first round are kept with the records (tracks/preflight.py); the others are read from them.
-"""
+"""Warnings about runs: nothing was trained, rounds were skipped, a loss exploded, a part or the data warns."""
 
 from __future__ import annotations
 

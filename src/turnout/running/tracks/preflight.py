@@ -1,8 +1,4 @@
-"""Warnings before the first round: settings that run but are probably not intended, a sentence each.
-
-Settings that cannot work are refused elsewhere; this is for those that run and mean nothing, such as labels with gaps
-of millions. Problems that show only at the end are found in the records (records/warnings.py).
-"""
+"""Warnings before the first round: settings that run but are probably not intended, a sentence each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""From an experiment to a track: data loaded, model built and checked, initial server state.
-
-All of a user's mistakes are found here, before the first round.
-"""
+"""From an experiment to a track: data loaded, model built and checked, initial server state."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ from turnout.world.members import Members
 
 
 def prepare(experiment: Experiment, data_dir: Path | None = None) -> Track:
-    """Load, build and check: the track of the algorithm.
-
-    With real clients, the runtime's settings describe them; the server may have no data at all.
-    """
+    """Load, build and check: the track of the algorithm."""
     check_settings(experiment)
     enrol = getattr(experiment.runtime, "enrol", None)
     federation: Federation | None

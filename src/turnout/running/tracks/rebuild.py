@@ -25,10 +25,7 @@ from turnout.tasks import PerSample
 
 
 def rebuild(experiment: Experiment, data: Description, first: FirstValues | None) -> Track:
-    """A track that can return models, on this machine's CPU; it cannot train.
-
-    With the initial values of a run's model, it returns a `StandIn` for that model.
-    """
+    """A track that can return models, on this machine's CPU; it cannot train."""
     changes: dict[str, Any] = {"world": World(data), "stop": Stop(), "algorithm.selection": Everyone()}
     changes["runtime"] = replace(experiment.runtime.compute, device="cpu", engine="loop", threads=1, chunk=1)
     if isinstance(experiment.algorithm, Algorithm):

@@ -1,13 +1,9 @@
-"""A track, which the loop of running/loop.py drives with a state that is passed from round to round.
-
-The weight track (weights.py) federates parameters; a satellite may federate something else.
-"""
+"""A track, which the loop of running/loop.py drives with a state that is passed from round to round."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +12,7 @@ from torch import Tensor, nn
 
 from turnout.data.description import Description
 from turnout.data.federation import Federation
+from turnout.exchange import ClientKeeper
 from turnout.experiment import Experiment
 from turnout.layout import Layout
 from turnout.rng import draw
@@ -23,9 +20,8 @@ from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.building import log_matches
 from turnout.running.tracks.first_values import FirstValues
 from turnout.runtimes.remote import ClientTasks
-from turnout.types import Extra, State, Tensors
+from turnout.types import State, Tensors
 from turnout.world.enrolment import Enrolment
-from turnout.world.events import Event
 from turnout.world.members import Members
 
 ON_ITS_DEVICE = "a client's own model is on its device: only a simulation can return it"
@@ -110,32 +106,6 @@ class TrackModule(Protocol):
     ) -> ClientTasks:
         """What one client does on a real device, which keeps its rows in a folder."""
         ...
-
-
-class ClientKeeper(Protocol):
-    """A runtime of any track, as far as it knows and keeps clients (exchange.py documents the methods)."""
-
-    def names(self) -> tuple[str, ...] | None: ...
-
-    def examples(self, client_C: Tensor) -> Tensor: ...
-
-    def events(self, t: int) -> Sequence[Event]: ...
-
-    def noted(self) -> Extra: ...
-
-    def forget(self, client_I: Tensor) -> None: ...
-
-    def memory(self, cohort: int, ever: int) -> dict[str, int]: ...
-
-    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]: ...
-
-    def load(self, run: str, folder: Path, files: list[str]) -> None: ...
-
-    def durable(self, t: int) -> None: ...
-
-    def close(self) -> None: ...
-
-    def describe(self) -> dict[str, Any]: ...
 
 
 class OnRuntime:

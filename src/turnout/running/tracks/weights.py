@@ -124,10 +124,7 @@ class Weights(OnRuntime):
         return values
 
     def module(self, state: Server, client: int | None) -> nn.Module:
-        """The template with the server's weights in it, and one client's personal ones where asked.
-
-        Where targets were standardised, it comes inside a `Predictor`, which gives numbers in their own unit.
-        """
+        """The template with the server's weights in it, and one client's personal ones where asked."""
         if client is None:
             flat_P, states = self.model.whole(state.shared_P, state.states)
         elif self.runtime.simulation is None:
