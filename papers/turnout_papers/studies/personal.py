@@ -126,7 +126,7 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
         found += curves.undecided([f"{label}: the claims of Figures 4 to 6"], *names) or [
             curves.better(f"{ours} FedAdam's", mt, fed, last_tenth),
             curves.better(f"{ours} independent training's", mt, alone, last_tenth),
-            better(grows, *(curves.each((mt, fed), quarter(which)) for which in (3, 0)), "points"),
+            better(grows, curves.each((mt, fed), quarter(3)), curves.each((mt, fed), quarter(0)), "points"),
             curves.of("global_accuracy").better(central, mt, fed, last_tenth, margin=5.0),
         ]
     return found
