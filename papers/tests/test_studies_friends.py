@@ -11,7 +11,8 @@ import pytest
 
 import turnout as to
 from turnout.recipes import cook
-from turnout_papers.studies import friend_cases, friend_cost, friend_discovery, friends
+from turnout_papers.recipes.friends import data_of
+from turnout_papers.studies import friend_cost, friend_discovery, friends
 from turnout_papers.studies.running import Findings, run_study
 from turnout_papers.studies.study import Curve, Curves, last_fifth
 
@@ -24,7 +25,7 @@ def made_up(scale: str = "smoke", **level: float) -> Curves:
     """Every case of a scale: each method at a level of its own, a little different from seed to seed."""
     base = {"Full": 0.9, "Dropout": 0.7, "Stale": 0.8, "Stale weights": 0.8, "FDMS": 0.89} | level
     found = {}
-    for setting, alpha in friend_cases.cases(scale):
+    for setting, alpha in friends.cases(scale):
         for method in setting.methods:
             lift = 0.1 * alpha * (method == "FDMS") * (setting.split == "clustered") * (setting.clients / 20)
             found[friends.variant(setting, alpha, method)] = {
@@ -83,9 +84,9 @@ def test_the_paper_s_cases_and_settings() -> None:
 
 def test_paper_scale_follows_the_authors_setting() -> None:
     """SPEC 1.3, FDMS items 8 and 11: the first 80 % of a sorted list, CIFAR normalised by (0.5, 0.5), MNIST dropout."""
-    settings = {setting for setting, _ in friend_cases.cases("paper")}
+    settings = {setting for setting, _ in friends.cases("paper")}
     for setting in settings:
-        data, model, _ = friend_cases.data_of(setting)
+        data, model, _ = data_of(setting)
         assert (data.local_test, data.test_share) == ("last", 0.2)
         if setting.data == "CIFAR-10":
             assert (data.mean, data.std) == ((0.5,), (0.5,))

@@ -9,7 +9,7 @@ published.py  the papers' own numbers
 participation.py bias.py arrivals.py reboot_radius.py departures.py  flexible participation
 elastic.py noniid.py low_participation.py bmta.py bytes.py           EFL (efl.py: what they share)
 labels.py                                                            labels and models that differ
-friends.py friend_discovery.py friend_cost.py                        FDMS (friend_cases.py: what they share)
+friends.py friend_discovery.py friend_cost.py                        FDMS
 adam.py personal.py gradients.py activations.py testbed.py           MTFL
 together.py                                                          all of them
 deadline.py attacks.py                                               our own questions

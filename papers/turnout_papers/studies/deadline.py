@@ -28,7 +28,6 @@ from turnout_papers.recipes.clock import (
     LOADS,
     METHODS,
     TERNARY,
-    THIN,
     TIERS,
     WAIT,
     B,
@@ -148,42 +147,33 @@ def claims(scale: str, curves: Curves) -> list[Claim]:
     found = []
     for fleet, load in cases(scale):
         where, names = f"{fleet}, {load}", {method: variant(fleet, load, method) for method in METHODS}
-        missing = curves.undecided([f"{where}: the claims of the table"], *names.values())
-        found += missing or CLAIMS[fleet](where, names, curves)
+        if missing := curves.undecided([f"{where}: the claims of the table"], *names.values()):
+            found += missing
+            continue
+        ends = {method: final(curves, name) for method, name in names.items()}
+        slow = {method: seen(curves, name, "accuracy by tier", -1) for method, name in names.items()}
+        turnout = {method: seen(curves, name, "turnout") for method, name in names.items()}
+        if fleet == EVEN:
+            words = f"{where}: where devices are even, B and C are within {MARGIN:g} points of one another"
+            found.append(within(words, ends[C], ends[B], MARGIN, "points"))
+        elif fleet == TIERS:
+            lost = "a deadline at the median loses the slow tier's labels: FedAvg is below waiting for that tier"
+            kept = f"unless partial work counts: C is no worse for that tier than waiting, by {MARGIN:g} points"
+            helps = "scheme C helps the tier that never finishes: above FedAvg there"
+            found += [
+                better(f"{where}: {lost}", slow[WAIT], slow[FEDAVG], "points"),
+                no_worse(f"{where}: {kept}", slow[C], slow[WAIT], MARGIN, "points"),
+                better(f"{where}: {helps}", slow[C], slow[FEDAVG], "points"),
+                better(f"{where}: and above scheme B there", slow[C], slow[B], "points"),
+                better(f"{where}: FedBuff is above waiting at equal time", ends[FEDBUFF], ends[WAIT], "points"),
+            ]
+        else:
+            for method in (TERNARY, BITS):
+                words = f"{where}: {method} messages raise turnout"
+                found.append(better(words, turnout[method], turnout[FEDAVG], "points"))
+            words = f"{where}: ternary messages are above whole ones at equal time"
+            found.append(better(words, ends[TERNARY], ends[FEDAVG], "points"))
     return found
-
-
-def _even(where: str, names: Mapping[str, str], curves: Curves) -> list[Claim]:
-    words = f"{where}: where devices are even, B and C are within {MARGIN:g} points of one another"
-    return [within(words, final(curves, names[C]), final(curves, names[B]), MARGIN, "points")]
-
-
-def _tiers(where: str, names: Mapping[str, str], curves: Curves) -> list[Claim]:
-    slow = {method: seen(curves, name, "accuracy by tier", -1) for method, name in names.items()}
-    lost = f"{where}: a deadline at the median loses the slow tier's labels: FedAvg is below waiting for that tier"
-    kept = f"{where}: unless partial work counts: C is no worse for that tier than waiting, by {MARGIN:g} points"
-    helps = f"{where}: scheme C helps the tier that never finishes: above FedAvg there"
-    sooner = f"{where}: FedBuff is above waiting at equal time"
-    return [
-        better(lost, slow[WAIT], slow[FEDAVG], "points"),
-        no_worse(kept, slow[C], slow[WAIT], MARGIN, "points"),
-        better(helps, slow[C], slow[FEDAVG], "points"),
-        better(f"{where}: and above scheme B there", slow[C], slow[B], "points"),
-        better(sooner, final(curves, names[FEDBUFF]), final(curves, names[WAIT]), "points"),
-    ]
-
-
-def _thin(where: str, names: Mapping[str, str], curves: Curves) -> list[Claim]:
-    turnout = {method: seen(curves, name, "turnout") for method, name in names.items()}
-    found = [
-        better(f"{where}: {method} messages raise turnout", turnout[method], turnout[FEDAVG], "points")
-        for method in (TERNARY, BITS)
-    ]
-    words = f"{where}: ternary messages are above whole ones at equal time"
-    return [*found, better(words, final(curves, names[TERNARY]), final(curves, names[FEDAVG]), "points")]
-
-
-CLAIMS = {EVEN: _even, TIERS: _tiers, THIN: _thin}
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:

@@ -56,22 +56,22 @@ def plan(scale: str) -> StudyPlan:
         for strength in size.strengths
     }
     parts = [Part("tuning", variants, size.tuning, TUNING_SEEDS)]
+    skews = []
+    for setting in size.settings:
+        words = {2: "two", 4: "four"}[setting.classes] + " classes a client"
+        if setting.data in ("Shakespeare", "Sentiment140"):
+            words = f"{setting.data} as in `bmta`"
+        elif setting is not SMALL:
+            words = f"{words} ({setting.data})"
+        skews.append(words)
     notes = [
         f"λ in {size.strengths} chosen by final accuracy on {size.tuning} seeds from {TUNING_SEEDS} on, judged on "
         f"{size.seeds} others; U and V are sums over reporters, the step is explicit",
         "EFL without compression, so that nothing but the term differs: scheme C, work by the first five traces of "
-        f"flexible participation, {', '.join(_skew(setting) for setting in size.settings)}",
+        f"flexible participation, {', '.join(skews)}",
         "final accuracy and spread: mean and standard deviation over the last fifth of the rounds",
     ]
     return StudyPlan.at(scale, parts, notes, f"{SHRUNK}, {size.rounds} rounds", PAPER_NOTES)
-
-
-def _skew(setting: EFLSetting) -> str:
-    """How clients differ, in words."""
-    if setting.data in ("Shakespeare", "Sentiment140"):
-        return f"{setting.data} as in `bmta`"
-    words = {2: "two", 4: "four"}[setting.classes] + " classes a client"
-    return words if setting is SMALL else f"{words} ({setting.data})"
 
 
 def chosen(scale: str, setting: EFLSetting, epochs: int, curves: Curves) -> float | None:

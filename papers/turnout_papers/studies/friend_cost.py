@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnout.parts.substitution.friends import Candidates, Friends
+from turnout_papers.recipes.friends import DropoutSetting, dropout_experiment
 from turnout_papers.studies.claims import Claim
 from turnout_papers.studies.drawing import line_chart, over_rounds, sheet
-from turnout_papers.studies.friend_cases import DropoutSetting, experiment
 from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 ALPHA = 0.5
@@ -48,10 +48,10 @@ def plan(scale: str) -> StudyPlan:
     parts = []
     for compared in SIZES[scale]:
         setting, rounds = DropoutSetting(compared.data), compared.rounds
-        variants = {compared.variant(None): experiment(setting, ALPHA, Friends(), rounds)}
+        variants = {compared.variant(None): dropout_experiment(setting, ALPHA, Friends(), rounds)}
         for theta_scale in compared.scales:
             kept = Friends(candidates=Candidates(theta_scale, rounds=rounds))
-            variants[compared.variant(theta_scale)] = experiment(setting, ALPHA, kept, rounds)
+            variants[compared.variant(theta_scale)] = dropout_experiment(setting, ALPHA, kept, rounds)
         parts.append(Part(compared.name.replace(", ", " "), variants, compared.seeds))
     notes = [
         "comparisons: pairs of updates whose similarity was computed in a round, mean over the last fifth of rounds",

@@ -16,9 +16,10 @@ from turnout.running.records.checkpoint import NAME, start_over
 from turnout.running.result import Run
 from turnout.settings import Evaluate
 from turnout.types import unflatten
+from turnout_papers.recipes.friends import METHODS, DropoutSetting, dropout_experiment
 from turnout_papers.studies.claims import Claim, above, better
 from turnout_papers.studies.drawing import Chart, band, matrix, picture, sheet
-from turnout_papers.studies.friend_cases import ALPHAS, METHODS, SIZES, DropoutSetting, experiment
+from turnout_papers.studies.friends import ALPHAS, SIZES
 from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 MATES = 4  # clients of a cluster
@@ -42,7 +43,7 @@ def plan(scale: str) -> StudyPlan:
     by_data: dict[str, dict[str, Experiment]] = {}
     for data, alpha in cases(scale):
         for method, name in variants(data, alpha).items():
-            made = experiment(DropoutSetting(data), alpha, METHODS[method], size.rounds[data])
+            made = dropout_experiment(DropoutSetting(data), alpha, METHODS[method], size.rounds[data])
             by_data.setdefault(data, {})[name] = made.but(evaluate=Evaluate(substitution=True))
     parts = [Part(data, made, size.seeds) for data, made in by_data.items()]
     notes = [

@@ -1,16 +1,58 @@
 """FDMS, Figures 1, 2, 5 to 9: friends' updates in place of those that are missing.
 
 Full, Dropout, Stale and FDMS when clients drop out. The paper has curves and no table: its claims are orderings. The
-accuracy of a run is its mean over the last fifth of the rounds. friend_cases.py has the cases.
+accuracy of a run is its mean over the last fifth of the rounds.
+
+Clustered (five clusters of clients, each with two classes of its own) and general settings, three dropout ratios, other
+E and K, other levels of non-IID-ness, FedProx. At smaller scales Digits stands for all data sets.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from turnout.experiment import Experiment
-from turnout_papers.studies.claims import Claim, above, difference
+from turnout_papers.recipes.friends import AUTHORS_STALE, DropoutSetting, dropout_experiment
+from turnout_papers.studies.claims import Claim, better
 from turnout_papers.studies.drawing import picture, round_charts
-from turnout_papers.studies.friend_cases import ALPHAS, AUTHORS_STALE, SIZES, DropoutSetting, cases, experiment
 from turnout_papers.studies.study import Curve, Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth, row
+
+ALPHAS = (0.3, 0.5, 0.7)
+
+
+@dataclass(frozen=True)
+class FriendsSize:
+    """How large the study is at one scale; `rounds` by data set."""
+
+    rounds: dict[str, int]
+    seeds: int
+
+
+SIZES = {
+    "smoke": FriendsSize({"Digits": 3}, seeds=2),
+    "small": FriendsSize({"Digits": 50}, seeds=5),
+    "paper": FriendsSize({"MNIST": 100, "CIFAR-10": 500, "FMNIST": 300}, seeds=10),
+}
+
+
+def cases(scale: str) -> list[tuple[DropoutSetting, float]]:
+    """The cases of the paper's figures."""
+    if scale == "paper":
+        mnist, cifar = DropoutSetting("MNIST"), DropoutSetting("CIFAR-10")
+        clustered, general = [mnist, cifar, DropoutSetting("FMNIST")], replace(cifar, split="general")
+        varied = [mnist, cifar]
+    else:
+        mnist = cifar = DropoutSetting("Digits")
+        clustered, general, varied = [mnist], replace(mnist, split="general"), [mnist]
+    if scale == "smoke":
+        some = [(mnist, alpha) for alpha in ALPHAS]
+        return [*some, (replace(mnist, clients=40), 0.5), (general, 0.5)]
+    found = [(s, alpha) for s in [*clustered, general] for alpha in ALPHAS]
+    for s in varied:
+        found += [(replace(s, epochs=epochs), 0.5) for epochs in (1, 5)]
+        found += [(replace(s, clients=40), 0.5), (replace(s, independent=True), 0.5)]
+    found += [(replace(cifar, prox=True), 0.5)]
+    return found + [(replace(general, split=split), 0.5) for split in ("general low", "general high")]
 
 
 def variant(setting: DropoutSetting, alpha: float, method: str) -> str:
@@ -26,7 +68,7 @@ def plan(scale: str) -> StudyPlan:
         for method, substitution in setting.methods.items():
             ratio = 0.0 if method == "Full" else alpha
             rounds = size.rounds[setting.data]
-            variants[variant(setting, alpha, method)] = experiment(setting, ratio, substitution, rounds)
+            variants[variant(setting, alpha, method)] = dropout_experiment(setting, ratio, substitution, rounds)
     parts = [Part(name, variants, size.seeds) for name, variants in by_data.items()]
     notes = [
         "as the authors' code: server learning rate 1 (the paper prints 0.1), stratified dropout, everybody present in "
@@ -82,35 +124,25 @@ def rows(scale: str, curves: Curves) -> list[ResultRow]:
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
-    found = []
+    """FDMS against the others in each clustered case; then how its gain over Dropout changes from case to case."""
+    found, known = [], {setting.case(alpha): over(setting, alpha) for setting, alpha in cases(scale)}
     for setting, alpha in cases(scale):
-        if setting.split == "clustered" and not setting.independent:
-            found += _case_claims(setting, alpha, curves)
-    return found + _trend_claims(scale, curves)
-
-
-def _case_claims(setting: DropoutSetting, alpha: float, curves: Curves) -> list[Claim]:
-    case, others = setting.case(alpha), {"Dropout": "Dropout", "Stale": "Stale"}
-    if AUTHORS_STALE in setting.methods:
-        others[AUTHORS_STALE] = "Stale as in the authors' code (the last weights)"
-    found = [
-        curves.better(f"{case}: FDMS > {words}", *over(setting, alpha, other=other), last_fifth)
-        for other, words in others.items()
-    ]
-    closer = f"{case}: |Full - FDMS| < |Full - Dropout|"
-    if missing := curves.undecided([closer], *(variant(setting, alpha, m) for m in ("Full", "FDMS", "Dropout"))):
-        return found + missing
-    far, near = (
-        {seed: abs(v) for seed, v in curves.each(over(setting, alpha, "Full", method), last_fifth).items()}
-        for method in ("Dropout", "FDMS")
-    )
-    return [*found, above(closer, difference(far, near), unit="points")]
-
-
-def _trend_claims(scale: str, curves: Curves) -> list[Claim]:
-    """How the gain over Dropout changes from one case to another."""
-    known = {setting.case(alpha): over(setting, alpha) for setting, alpha in cases(scale)}
-    found = []
+        if setting.split != "clustered" or setting.independent:
+            continue
+        case, others = setting.case(alpha), {"Dropout": "Dropout", "Stale": "Stale"}
+        if AUTHORS_STALE in setting.methods:
+            others[AUTHORS_STALE] = "Stale as in the authors' code (the last weights)"
+        for other, words in others.items():
+            found.append(curves.better(f"{case}: FDMS > {words}", *over(setting, alpha, other=other), last_fifth))
+        closer, ends = f"{case}: |Full - FDMS| < |Full - Dropout|", ("Full", "FDMS", "Dropout")
+        if missing := curves.undecided([closer], *(variant(setting, alpha, method) for method in ends)):
+            found += missing
+            continue
+        far, near = (
+            {seed: abs(v) for seed, v in curves.each(over(setting, alpha, "Full", method), last_fifth).items()}
+            for method in ("Dropout", "FDMS")
+        )
+        found.append(better(closer, far, near, "points"))
     for data in SIZES[scale].rounds:
         base = f"{data} clustered"
         compared = [

@@ -134,21 +134,17 @@ def rows(scale: str, curves: Curves) -> list[ResultRow]:
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:
-    """The paper's, for every data set of the scale."""
+    """The paper's, for every data set of the scale: those that can be decided with the |T| that were run."""
     found = []
     for name in SIZES[scale].data:
         names = {j: [variant(name, "non-IID", j, s) for s in SCHEMES] for j in SIZES[scale].traces}
         there = [j for j in names if curves.has(*names[j])]
-        if there:
-            found += _claims(name, there, curves)
-        else:
-            words = [f"{name} non-IID: the claims of Table 3"]
-            found += curves.undecided(words, *chain(*names.values()))
+        missing = curves.undecided([f"{name} non-IID: the claims of Table 3"], *chain(*names.values()))
+        found += _claims(name, there, curves) if there else missing
     return found
 
 
 def _claims(name: str, there: list[int], curves: Curves) -> list[Claim]:
-    """The claims that can be decided with the |T| that were run."""
     label, found = f"{name} non-IID", []
 
     def of(traces: int | str, scheme: str) -> str:

@@ -95,14 +95,13 @@ class Findings:
     @classmethod
     def from_json(cls, text: str | bytes, where: str = "the text") -> Findings:
         """Read a file of this or an earlier version; those had fewer fields, and no `outcome` of a claim."""
-
-        def claim_of(row: dict[str, Any]) -> Claim:
-            refuted = row.get("outcome") == REFUTED
-            return Claim(row["claim"], row["holds"], row["evidence"], refuted, row.get("seeds_needed"))
-
         try:
             found = table_of(text)
-            rows, claims = [ResultRow(**row) for row in found["rows"]], [claim_of(claim) for claim in found["claims"]]
+            rows = [ResultRow(**row) for row in found["rows"]]
+            claims = [
+                Claim(c["claim"], c["holds"], c["evidence"], c.get("outcome") == REFUTED, c.get("seeds_needed"))
+                for c in found["claims"]
+            ]
             later: dict[str, Any] = {name: found[name] for name in ("command", "machine") if name in found}
             later |= {name: tuple(found.get(name, ())) for name in ("failed", "stalled")}
             return cls(found["study"], found["scale"], rows, claims, found["seconds"], **later)
@@ -156,7 +155,10 @@ def run_study(
     if so_far and not any(state_of(file.parent).state == "finished" for file in out.rglob("experiment.toml")):
         raise UserError(f"no run has ended in {out}: leave out --so-far to run the study")
     make_folder(out)
-    _mark_folder(f"{study.name} at {scale} scale\n", out / "study.txt")
+    text, mark = f"{study.name} at {scale} scale\n", out / "study.txt"  # a folder holds one study at one scale
+    if mark.exists() and (other := mark.read_text(encoding="utf-8")) != text:
+        raise UserError(f"{out} is of {other.strip()}, and this is {text.strip()}: choose another --out folder")
+    write_whole(mark, text)
     ways = Ways(jobs, quiet, data_dir, so_far)
     curves = run_plan(study, plan, out, ways, only)
     if study.then is not None:
@@ -172,7 +174,8 @@ def run_study(
     seconds = round(seconds_at_work(ended) if ended else time.monotonic() - start, 1)
     options = ["--seeds", str(seeds)] * (seeds is not None) + [word for one in only for word in ("--only", one)]
     command = shlex.join(["turnout", "study", "run", study.name, "--scale", scale, *options, *["--so-far"] * so_far])
-    where = _machines(ended)
+    about: list[Mapping[str, Any]] = [read_json(folder / "environment.json", DELETE) for folder in ended]
+    where = ", ".join(sorted({str(one.get("device_name") or one.get("device")) for one in about}))
     if not so_far and where in ("", "cpu"):  # a resumed run may be of another machine
         where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cores()} cores"
     findings = Findings(study.name, scale, rows, claims, seconds, curves.failed, command, where, curves.stalled)
@@ -182,13 +185,6 @@ def run_study(
 
 def _names(parts: Sequence[Part]) -> list[str]:
     return [name for part in parts for name in part.variants]
-
-
-def _mark_folder(text: str, mark: Path) -> None:
-    """A folder holds one study at one scale, which its study.txt names from the beginning."""
-    if mark.exists() and (other := mark.read_text(encoding="utf-8")) != text:
-        raise UserError(f"{mark.parent} is of {other.strip()}, and this is {text.strip()}: choose another --out folder")
-    write_whole(mark, text)
 
 
 @dataclass(frozen=True)
@@ -309,9 +305,3 @@ def covered(spans: list[tuple[float, float]]) -> float:
         total += max(0.0, end - max(start, until))
         until = max(until, end)
     return total
-
-
-def _machines(folders: Sequence[Path]) -> str:
-    """The machines that the runs were made on."""
-    about: list[Mapping[str, Any]] = [read_json(folder / "environment.json", DELETE) for folder in folders]
-    return ", ".join(sorted({str(one.get("device_name") or one.get("device")) for one in about}))

@@ -146,7 +146,17 @@ class AnnouncedReplies:
             reply = self.coming[asked]
             try:
                 self._pull(reply)
-                message = self._message(reply, asked)
+                self.grid._runtime_client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(
+                    node=self.grid.node, run_id=self.grid.run.run_id, message_object_id=reply.message
+                ))  # fmt: skip
+                try:
+                    message = inflate_object_from_contents(reply.message, reply.here)
+                except Exception as error:  # a node may have stored anything under these names
+                    raise ObjectPullError(reply.message, f"it cannot be read ({type(error).__name__})") from error
+                if not isinstance(message, Message):
+                    raise ObjectPullError(reply.message, "it is not a message")
+                if message.metadata.reply_to_message_id != asked:  # it would count as another node's
+                    raise ObjectPullError(reply.message, "it answers another message than the one it was announced for")
             except ObjectUnavailableError:
                 reply.again, reply.pause = time.monotonic() + reply.pause, min(2 * reply.pause, LAST)
                 continue
@@ -178,18 +188,3 @@ class AnnouncedReplies:
             if missing:
                 raise missing[0] from None
             raise
-
-    def _message(self, reply: PartialReply, asked: str) -> Message:
-        client, run = self.grid._runtime_client, self.grid.run.run_id
-        client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=self.grid.node, run_id=run, message_object_id=reply.message)
-        )
-        try:
-            message = inflate_object_from_contents(reply.message, reply.here)
-        except Exception as error:  # a node may have stored anything under these names
-            raise ObjectPullError(reply.message, f"it cannot be read ({type(error).__name__})") from error
-        if not isinstance(message, Message):
-            raise ObjectPullError(reply.message, "it is not a message")
-        if message.metadata.reply_to_message_id != asked:  # it would count as another node's
-            raise ObjectPullError(reply.message, "it answers another message than the one it was announced for")
-        return message

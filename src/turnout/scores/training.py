@@ -175,29 +175,22 @@ def build_until(
         epochs_C[place_c] += left_C[place_c] / per_epoch_C[place_c]
         total_C[place_c] += loss_c.float() * left_C[place_c]
         finite_C[place_c] &= torch.isfinite(loss_c)
-        deciding_c = _deciding_loss(architecture, work, now, place_c, loss_c)
+        deciding_c = loss_c
+        if work.check is not None and len(work.check.row_R):  # on the samples set aside, for clients that have some
+            own = replace(now.take(place_c), slots={})
+
+            def of_some(at: Tensor, own: ClientModels = own) -> tuple[Tensor, Tensors]:
+                some = own.take(at)
+                return some.flat_CP, some.states
+
+            checked = measure_own(architecture.trainer.workers, Classification(), of_some, work.check.take(place_c))
+            deciding_c = torch.where(checked["loss"].isnan(), loss_c, checked["loss"])
         better_c = deciding_c < lowest_C[place_c]
         best.put(place_c[better_c], now.take(place_c[better_c]))
         lowest_C[place_c] = torch.minimum(lowest_C[place_c], deciding_c)
         waited_C[place_c] = torch.where(better_c, 0, waited_C[place_c] + 1)
     made_C = (epochs_C * per_epoch_C).clamp(min=1)
     return Built(best, (total_C / made_C).double(), epochs_C.double(), finite_C)
-
-
-def _deciding_loss(
-    architecture: Architecture, work: LocalWork, now: ClientModels, place_c: Tensor, training_c: Tensor
-) -> Tensor:
-    """The loss on the samples set aside, or in training for clients without any."""
-    if work.check is None or not len(work.check.row_R):
-        return training_c
-    own = replace(now.take(place_c), slots={})
-
-    def models(at: Tensor) -> tuple[Tensor, Tensors]:
-        some = own.take(at)
-        return some.flat_CP, some.states
-
-    found = measure_own(architecture.trainer.workers, Classification(), models, work.check.take(place_c))["loss"]
-    return torch.where(found.isnan(), training_c, found)
 
 
 # -- distillation

@@ -135,7 +135,12 @@ def read_race(name: str, folder: Path) -> RaceTable:
     try:
         if (folder / ANSWER).is_file():
             found = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
-            return RaceTable(name, str(found["answer"]), RANKING, [_cells(row) for row in found["ranking"]])
+            rows = []
+            for values in ([row.get(column) for column in RANKING] for row in found["ranking"]):
+                empty = (v is None or (isinstance(v, float) and math.isnan(v)) for v in values)
+                cells = zip(values, empty, strict=True)
+                rows.append(["" if e else f"{v:.3g}" if isinstance(v, float) else str(v) for v, e in cells])
+            return RaceTable(name, str(found["answer"]), RANKING, rows)
         return _standing(name, (folder / TRIALS).read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return RaceTable(name, f"its files cannot be read ({type(error).__name__}: {error})")
@@ -162,14 +167,3 @@ def _standing(name: str, lines: str) -> RaceTable:
     count = sum(map(len, found.values()))
     ended = "1 run has" if count == 1 else f"{count:,} runs have"
     return RaceTable(name, f"the race is running: {ended} ended", ["candidate", "runs", *metrics, "diverged"], rows)
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    """A row of the ranking.
-
-    >>> _cells({"candidate": "C", "score": 0.123456, "seeds": 7, "difference": math.nan})
-    ['C', '0.123', '7', '', '']
-    """
-    values = [row.get(name) for name in RANKING]
-    empty = [v is None or (isinstance(v, float) and math.isnan(v)) for v in values]
-    return ["" if e else f"{v:.3g}" if isinstance(v, float) else str(v) for v, e in zip(values, empty, strict=True)]
