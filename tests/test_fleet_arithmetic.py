@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from turnout.fleet.diagnosis import Diagnosis, diagnose, parts_to_try
+from turnout.fleet.diagnosis_page import _map
 from turnout.fleet.fit import chain_of, fit, out_rounds
 from turnout.fleet.fleet_model import EVERYONE, FleetModel, Outages
-from turnout.fleet.groups import LIKE, Groups, _assigned, away_together
+from turnout.fleet.groups import LIKE, Groups, _assigned, _sums, away_together
 from turnout.world.blocks import STAND_INS, Blocks, Sources, block_length
 from turnout.world.log import ParticipationLog
 from turnout.world.log_statistics import statistics
@@ -212,6 +213,9 @@ def test_how_alike_absences_are_is_the_mean_correlation_of_pairs() -> None:
     assert found.by_round == pytest.approx(came_TC.mean(1).std())
     hours = statistics(np.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.0, 1.0]]), season=2)
     assert hours.by_hour == (0.75, 0.25)
+    always, never = (statistics(np.full((4, 2), work)) for work in (1.0, 0.0))
+    assert (always.stay, always.away, always.together) == (4.0, 0.0, 0.0)
+    assert (never.stay, never.away, never.work) == (0.0, 4.0, 0.0)
 
 
 def test_groups_are_judged_on_other_days_than_those_that_made_them() -> None:
@@ -260,6 +264,16 @@ def test_a_client_is_in_the_group_whose_mean_it_correlates_with_most() -> None:
     assert LIKE / 2 < 0.1 < 2 * LIKE
     groups_M = _assigned(log_of(came_TM, missing="not-asked"), np.stack([other_T, 5 + sign_T], axis=1))
     assert groups_M.tolist() == [1, 1, -1, 0]
+
+
+@pytest.mark.parametrize("missing", ["absent", "not-asked"])
+def test_a_series_is_summed_over_the_rounds_in_which_a_client_came_and_in_which_it_was_asked(missing: str) -> None:
+    work_TM = np.zeros((40, 3))
+    work_TM[20:40:2, 0], work_TM[0:20:2, 1], work_TM[1::3, 2] = 0.25, 0.75, 1.0  # joins, leaves, comes and goes
+    log, value_T = log_of(work_TM, missing=missing), np.random.default_rng(3).random(40)
+    came_M, asked_M = _sums(log, (log.client_N, log.round_N, (log.work_N > 0).astype(float)), value_T)
+    assert came_M == pytest.approx([value_T[work_TM[:, m] > 0].sum() for m in range(3)])
+    assert asked_M == pytest.approx([sum(value_T[t] for t in range(40) if m in log.asked(t)) for m in range(3)])
 
 
 @pytest.mark.parametrize("missing", ["absent", "not-asked"])
@@ -327,6 +341,13 @@ def test_a_diagnosis_counts_hours_weekdays_visits_and_lengths() -> None:
     lengths = diagnosed(np.array([1, 0, 1, 1, 0, 1, 1, 1, 0.0])[:, None])
     assert (lengths.stay.count, lengths.stay.mean, lengths.stay.at_least) == (3, 2.0, pytest.approx((1.0, 2 / 3)))
     assert (lengths.away.count, lengths.away.mean) == (3, 1.0)
+
+
+def test_the_map_of_a_log_has_its_clients_by_group_and_then_by_how_often_they_come() -> None:
+    """All are asked in every round; c0 comes to a quarter of them, c1 to three quarters, c2 and c3 to half."""
+    came_TM = np.stack([np.arange(40) % 4 < k for k in (1, 3, 2, 2)], axis=1).astype(float)
+    shown = _map(log_of(came_TM, missing="not-asked"), Groups(np.array([-1, -1, 1, 0]), (0.5, 0.5)))
+    assert list(shown.row_names) == ["c3", "c2", "c1", "c0"]
 
 
 def test_hardly_ever_there_is_below_one_round_in_twenty() -> None:

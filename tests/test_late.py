@@ -204,6 +204,13 @@ def test_a_reply_that_is_there_already_frees_its_seat_now_and_not_before():
     assert buffered([(4, -1.0)], [], seats=0, size=1) == ({}, [4], 0.0)
 
 
+def test_a_buffer_of_one_reply_of_one_client_is_the_smallest():
+    assert to.closing.Buffered(size=1, concurrency=1).buffer == 1
+    for size, concurrency in ((0, 1), (1, -1), (2, 1)):
+        with pytest.raises(to.UserError, match="concurrency"):
+            to.closing.Buffered(size=size, concurrency=concurrency)
+
+
 def test_as_many_clients_at_work_as_make_a_step_are_enough():
     assert to.closing.Buffered(size=3, concurrency=3).buffer == 3
 

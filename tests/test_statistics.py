@@ -50,7 +50,7 @@ def test_the_sign_test(wins: int, losses: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wins", "losses", "seeds"), [(2, 0, 3), (3, 1, 4), (6, 4, 10), (4, 6, 12), (7, 4, 11), (5, 5, 10)]
+    ("wins", "losses", "seeds"), [(2, 0, 3), (3, 1, 4), (6, 4, 10), (4, 6, 12), (7, 4, 11), (5, 5, 10), (15, 13, 28)]
 )
 def test_the_seeds_that_a_sign_test_takes_are_the_fewest(wins: int, losses: int, seeds: int) -> None:
     """Wins, losses and ties keep their shares; it is the first number at which P(so many wins or more) <= 5 %."""
