@@ -27,7 +27,7 @@ def list_parts(
     \b
     turnout list
     turnout list weighting
-    turnout list --markdown > docs/parts.md
+    turnout list --markdown
     """
     from turnout.cli.tables import kind_table, recipe_table
     from turnout.machine.terminal import console
