@@ -19,7 +19,7 @@ from torch import Tensor
 from turnout.errors import UserError, nearest
 from turnout.types import State
 
-IDLE = 60.0  # seconds after which the server asks again where no client turned up and it had no deadline
+IDLE = 60.0  # seconds after which the server asks again where nobody turned up and it had no deadline
 LATE = ("discard", "use")
 ROUNDING = 1e-9  # seconds: a reply that was planned to arrive at the limit does
 
@@ -29,7 +29,7 @@ class Closing(Protocol):
 
     @property
     def partial(self) -> bool:
-        """Whether clients know the limit and send what they have finished by then."""
+        """Whether clients are told the limit and send what they have finished by then."""
         ...
 
     @property
@@ -66,7 +66,7 @@ class Closing(Protocol):
 
 @dataclass(frozen=True)
 class WaitForAll:
-    """Wait for all clients that turned up, however long that takes."""
+    """Wait for everybody who turned up, however long that takes."""
 
     @property
     def partial(self) -> bool:

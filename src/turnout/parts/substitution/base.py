@@ -24,7 +24,7 @@ class Substitutes:
     """The outcome of a substitution: what each client borrows, and rows that take part beside this round's replies."""
 
     borrowed_C: Tensor
-    friend_C: Tensor | None = None  # the client that stands in for each that is missing, -1 where no single client does
+    friend_C: Tensor | None = None  # the client that stands in for each that is missing, -1 where nobody in particular
     rows_SP: Tensor | None = None  # old updates that stand in, all of them finite
     row_weight_S: Tensor | None = None  # what they weigh, 0 for those not used now
     row_position_S: Tensor | None = None  # for whom in the cohort
