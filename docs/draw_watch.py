@@ -1,4 +1,4 @@
-"""The pictures of docs/watch.md: the live page and the report in a real browser, of runs that are made here.
+"""The pictures of docs/experiments-and-runs.md: the live page and the report, in a real browser.
 
     python docs/draw_watch.py
 

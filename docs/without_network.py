@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: the pages of papers/docs are part of the site, and the site needs no network, also as files.
+"""Hooks of MkDocs: pages of papers/docs and benchmarks are part of the site, which needs no network, also as files.
 
 The theme's offline plugin has pages fetch a script from a public server, without which the search does nothing; ours
 (worker_in_frame.js) is in the site.
@@ -10,21 +10,27 @@ import re
 from pathlib import Path
 from typing import Any
 
-PAPERS = Path(__file__).parent.parent / "papers" / "docs"
+ROOT = Path(__file__).parent.parent
+ADDED = {"papers": ROOT / "papers" / "docs", "benchmarks": ROOT / "benchmarks"}  # folder in the site: folder of pages
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages and pictures of papers/docs, below papers/ in the site."""
+    """Add the pages and pictures of papers/docs and benchmarks."""
     from mkdocs.structure.files import File
 
-    for path in sorted(p for p in PAPERS.rglob("*") if p.suffix in (".md", ".svg")):
-        files.append(File.generated(config, f"papers/{path.relative_to(PAPERS).as_posix()}", abs_src_path=str(path)))
+    for name, folder in ADDED.items():
+        for path in sorted(p for p in folder.rglob("*") if p.suffix in (".md", ".svg") and ".venv" not in p.as_posix()):
+            place = f"{name}/{path.relative_to(folder).as_posix()}"
+            files.append(File.generated(config, place, abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Make links between docs/ and papers/docs/ lead to where the pages are in the site."""
-    return markdown.replace("](../papers/docs/", "](papers/").replace("](../../docs/", "](../")
+    """Make links between docs/, papers/docs/ and benchmarks/ lead to where the pages are in the site."""
+    markdown = markdown.replace("](../papers/docs/", "](papers/").replace("](../../docs/", "](../")
+    if page.file.src_uri.startswith("benchmarks/"):
+        return markdown.replace("](papers/", "](../papers/").replace("](../docs/", "](../")
+    return markdown.replace("](../benchmarks/", "](benchmarks/")
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:

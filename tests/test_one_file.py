@@ -1,4 +1,4 @@
-"""docs/architecture.md says that a new method is one file: here such a file is put into a copy of the library."""
+"""docs/extending.md says that a new method is one file: here such a file is put into a copy of the library."""
 
 from __future__ import annotations
 

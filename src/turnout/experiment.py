@@ -40,11 +40,14 @@ PERSONAL_PARTS = ("worst", "spread", "noisy", "clean")  # of clients' own models
 
 @dataclass(frozen=True)
 class World:
-    """What a deployment will not let you choose: data and who holds it, who shows up, who joins and leaves when, and
-    how fast devices and their links are (None: time is not simulated).
+    """What a deployment will not let you choose.
 
-    attack     what hostile clients do with what they send, one attack after another (attacks.SignFlip(), ...)
-    attackers  who they are: a share of the clients, drawn by the seed, or a list of clients
+    data           the samples, and which client holds which
+    participation  which clients show up in a round, and how much of the work they finish
+    events         which clients join and leave, and when
+    devices        how fast devices and their links are; None: time is not simulated
+    attack         what hostile clients do to their updates, one attack after another (attacks.SignFlip(), ...)
+    attackers      the hostile clients: a share of the clients, drawn by the seed, or a list of clients
     """
 
     data: DataSpec = field(default_factory=Synthetic)
@@ -96,18 +99,30 @@ class AlgorithmSpec(Protocol):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What you do about it: weights are trained by clients and averaged. The default is FedAvg.
+    """What you do about it: clients train weights, the server averages them. The default is FedAvg.
 
-    max_weight  caps what one update is multiplied by in all: share, boost, borrowed shares, N/K, E/s wherever it is
-                applied, and the discount of a late reply (off by default: a large N/K or E/s is part of a scheme)
-    nonfinite   a client whose update is not finite: "stop" the simulation with a sentence, or count it "absent", as a
-                deployment always does
-    scale_at    where unfinished work is scaled: by the "client" before its residual, or at the "server" (literal form)
-    mixing      what clients start from: the shared parameters, or a mix of clients' models made for each (mixing.py)
-    personal    what stays home, by a predicate (personal.py); its values are kept between rounds, with their moments
-    share_personal  send it all the same (counted in bytes): its average completes a central model, and
-    newcomers   may begin with that "average" instead of the "initial" values, or with these and BatchNorm statistics
-                "calibrated" by one pass over their own samples
+    local           local training: optimizer, epochs or steps, batch size
+    terms           local methods that change the gradient, such as FedProx or SCAFFOLD
+    personal        predicate of the parameters that stay with the client, which keeps them and their moments
+    share_personal  upload personal parameters as well (counted in bytes); their average completes a central model
+    newcomers       what clients without personal values start with: the "initial" values, that "average", or the
+                    initial ones with BatchNorm statistics "calibrated" by one pass over the client's own samples
+    mixing          what clients start from: the shared parameters, or a mix of clients' models for each (mixing.py)
+    compression     how updates are encoded, in both directions
+    substitution    what happens to the shares of missing clients
+    weighting       whose work counts, and how unfinished work is scaled
+    shares          the share of each client in the cohort: by samples or uniform
+    aggregation     how updates become one: a weighted sum, or a robust aggregation
+    server          the server's step with the aggregated update
+    selection       which members are asked in a round
+    membership      what to do about clients that join, leave or are hardly ever there
+    closing         when a round is closed, and what happens to late replies (needs `world.devices`)
+    scale_at        where unfinished work is scaled: by the "client" before its residual, or at the "server" (the
+                    paper's literal form)
+    max_weight      cap of the whole coefficient of one update: share, boost, borrowed shares, N/K, E/s wherever it is
+                    applied, and the discount of a late reply (off by default: a large N/K or E/s is part of a scheme)
+    nonfinite       a client whose update is not finite: "stop" the simulation with an error, or count the client as
+                    "absent", as a deployment always does
     """
 
     local: Local = field(default_factory=Local)
@@ -196,10 +211,12 @@ def check_parts(algorithm: Algorithm) -> None:
 class Stop:
     """When to stop before the last round: a target reached, no gain for some rounds, or a budget spent.
 
-    target    value of `metric` (the task's main global metric where none is named)
-    patience  evaluations without a new best
-    seconds   of this computer's time, counted after each round; so are `bytes`
-    simulated_hours  of the time of `world.devices`: a round that would end later is cut, and nothing of it counts
+    target           value of `metric` that ends the run
+    metric           the metric that target and patience refer to; the task's main global metric by default
+    patience         evaluations without a new best
+    seconds          budget of this computer's time, counted after each round
+    bytes            budget of bytes sent in both directions, counted after each round
+    simulated_hours  budget of the time of `world.devices`: a round that would end later is cut, and does not count
     """
 
     target: float | None = None
@@ -225,8 +242,18 @@ class Stop:
 class Experiment:
     """Everything a run needs.
 
-    start  a safetensors file of weights to begin from instead of fresh ones
-    track  where else its numbers are shown: "tensorboard", "mlflow:http://host:5000", "wandb:project", or a list
+    world      data, participation, events, devices
+    model      a model of `turnout.models`, a torch module, or a function that builds one
+    algorithm  what clients and the server do
+    task       loss and metrics
+    rounds     number of rounds
+    seed       seed of all random draws
+    evaluate   what is measured, and how often
+    stop       when to stop before the last round
+    runtime    where client work runs
+    start      a safetensors file of weights to start from instead of fresh ones
+    track      trackers that receive the numbers: "tensorboard", "mlflow:http://host:5000", "wandb:project", or a list
+    title      its name in tables, reports and run folders
     """
 
     world: World = field(default_factory=World)

@@ -17,7 +17,7 @@ class RuntimeSpec(Protocol):
     `open(setup)` that makes it; another track may look for a function of another name.
 
     Where clients are real, settings have `enrol(experiment, data_dir)` too: what is known of the clients before the
-    first round, and the data the server has for itself (None: it has none). The run then begins with nobody, and
+    first round, and the data the server has for itself (None: it has none). The run then starts without clients, and
     clients join as they enrol."""
 
     @property
@@ -111,7 +111,7 @@ class Processes:
     """Parts of each cohort in several processes, each on its own GPU where there are several.
 
     This process is the first of them and the server; it starts the others, or torchrun does. Every process holds all
-    the data. See docs/runtimes.md for when it pays.
+    the data. See docs/devices-and-clusters.md for when it pays.
 
     number   how many, this one included
     compute  how each of them computes; without `threads` they divide the cores of a machine among them
@@ -139,7 +139,7 @@ class Ray:
     """Parts of each cohort on the workers of a Ray cluster. This process is the server; it holds what clients keep.
 
     A worker or a machine that dies costs a repetition of its part of the round, and nothing else. Every worker holds
-    all the data. See docs/runtimes.md for when it pays.
+    all the data. See docs/devices-and-clusters.md for when it pays.
 
     address  of a cluster that runs ("auto", "host:6379", "ray://host:10001"); without one, Ray is started on this
              machine and stopped after the run
@@ -182,7 +182,7 @@ class Evaluate:
                   after download, before training; by default where something is personal
     clients       how many members are measured one by one, a fixed sample where there are more
     substitution  train the missing too, as if they had been there (a simulation can; nothing of it is used), to record
-                  how far each round's sum is from that of everybody's complete work, and whether stand-ins are of the
+                  how far each round's sum is from that of all clients' complete work, and whether stand-ins are of the
                   same cluster
     recovery      participants measure their own models before and after local training, every round: the drop at
                   aggregation and what training makes of it (`before_...`, `after_...`)

@@ -3,7 +3,7 @@
 Two parts. `shares`: a sign flip four times as long, by 0 to 40 % of the clients (45 % at paper scale), with all clients
 there and with few of them there each round. `kinds`: 20 % of the clients with one attack after another. Where few turn
 up, a minority of the clients sends the majority of the replies in some rounds, and no aggregation of a single round can
-tell.
+detect it.
 
 The claims below were written before the first run. A run's accuracy is its mean over the last fifth of its rounds; a
 round with a hostile majority is one in which at least half of the weight of the replies belongs to attackers.

@@ -119,7 +119,7 @@ def variant(spread: str, after: int) -> str:
 
 
 def experiment(spread: str, after: int, clients: int) -> Experiment:
-    """Everybody but the arriving client, full-batch steps at a constant rate."""
+    """All clients but the arriving one, full-batch steps at a constant rate."""
     return Experiment(
         world=World(Quadratics(clients, SPREADS[spread], absent=1)),
         model=linear,

@@ -32,7 +32,7 @@ def list_parts(
     \b
     turnout list
     turnout list weighting
-    turnout list --markdown > docs/parts.md
+    turnout list --markdown
     """
     from rich.text import Text
 

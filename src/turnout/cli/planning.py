@@ -17,9 +17,9 @@ from turnout.running.config.read import from_table, load, parse_value, read_file
 from turnout.running.config.variants import variants_in
 from turnout.running.folder import contents, new_folder
 from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs, tracked_by
+from turnout.running.records.finding import RunEntry, read_run_list
 from turnout.runtimes.crew import KEPT
 from turnout.runtimes.processes import GROUP, Ranks, opened, under_torchrun
-from turnout.running.records.finding import RunEntry, read_run_list
 from turnout.settings import InProcess, Processes
 
 DEFAULT_RECIPE = "participation"

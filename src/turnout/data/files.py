@@ -27,7 +27,7 @@ class PublicFile:
 
     name       of the file
     address    of its download
-    checksum   as published: md5, or sha256, told apart by the length
+    checksum   as published: md5, or sha256, distinguished by the length
     """
 
     name: str

@@ -38,7 +38,7 @@ from turnout.world.events import Event, Join, Leave
 
 POLL = 0.1  # seconds between two looks for answers
 CHECK_IN_SECONDS = 30.0  # a client that was not asked anything for so long is asked whether it would work
-CLOSE_SECONDS = 5.0  # that a run waits at its end until clients that left have been told so
+CLOSE_SECONDS = 5.0  # that a run waits at its end until clients that left have been notified
 MARGIN = 0.3  # part of a round's time that is left for the reply, after the end of training
 
 Read = Callable[[int, RemoteAnswer], Found]
@@ -296,7 +296,7 @@ class DeviceClients:
         self.enrolled.from_state(wire.unpack((folder / files[0]).read_bytes())["clients"] if files else {})
 
     def durable(self, t: int) -> None:
-        """Devices learn with the next message which rows are durable; clients that left are told so."""
+        """Devices learn with the next message which rows are durable; clients that left are notified."""
         self.enrolled.durable()
         free = self.reachable()
         gone = [c for c in self.enrolled if c.leaving and not c.member and c.node in free]
@@ -306,7 +306,7 @@ class DeviceClients:
             client.leaving, client.node = False, None
 
     def close(self) -> None:
-        """Wait until clients that left or were refused have been told so; the other nodes serve the next run."""
+        """Wait until clients that left or were refused have been notified; the other nodes serve the next run."""
         until = time.monotonic() + CLOSE_SECONDS
         while any(request.what in ("bye", "refused") for request in self.mailbox.out) and time.monotonic() < until:
             self.mailbox.collect()

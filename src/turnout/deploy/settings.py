@@ -25,7 +25,7 @@ LATE = ("discard", "use")
 
 @dataclass(frozen=True)
 class Flower:
-    """Real devices through Flower: `turnout deploy init` writes the files, docs/deploy.md explains them.
+    """Real devices through Flower: `turnout deploy init` writes the files, docs/devices-and-clusters.md explains them.
 
     clients          number of clients expected (more may enrol)
     start_with       clients that must have enrolled before the first round

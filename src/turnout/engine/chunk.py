@@ -47,7 +47,9 @@ class Chunk(ChunkRows):
         self.spring: Spring | None = None  # the terms' part of a plain SGD step, if a GPU does it with the gradient
         hand = isinstance(gradients, ByHand) and pull_fits(job.optimizer, self.flat_cP, self.flat_cP)
         if self.graphs is not None and hand and job.terms and cuda_graph_safe(job):
-            pull = Pull.of(job.terms, self.start_cP[:, : network.layout.shared], self.server_term_states, self.term_states)
+            pull = Pull.of(
+                job.terms, self.start_cP[:, : network.layout.shared], self.server_term_states, self.term_states
+            )
             self.spring = None if pull is None else Spring.of(pull, job.lr, self.graphs)
         self.in_one = job.fused or self.spring is not None  # a step needs no gradient by itself
         if self.graphs is not None:

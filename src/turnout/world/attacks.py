@@ -1,6 +1,7 @@
 """Clients that attack: forged updates and false claims, as parts of a simulated world.
 
-Attacks on the data are in turnout/data/wrappers.py; both draw the same clients from the same seed.
+`Attack` is what an attack may change, `Attackers` the hostile clients of a world; the attacks follow. Attacks on the
+data (labels flipped, a backdoor) wrap the data: data/wrappers.py. Both draw the same clients from the same seed.
 
 Shape letters: C clients of the cohort, R clients that send an update, h the hostile of them, H all hostile clients, P
 shared parameters.

@@ -104,7 +104,7 @@ def _text(value: Any) -> str:
 def markdown() -> str:
     """All choices as a page: one table per role."""
     lines = ["# Parts", "", "Every kind of every role with its settings and their defaults; `...` must be given.", ""]
-    lines += ["This page is made from the code: `turnout list --markdown > docs/parts.md`.", ""]
+    lines += ["This page is made from the code: `turnout list --markdown`.", ""]
     for role, listed in kinds().items():
         lines += [f"## {role}", "", "| kind | what it is | settings |", "|---|---|---|"]
         for kind in listed:

@@ -1,7 +1,7 @@
-"""The watched folder: its runs and their states, studies, races; and telling open pages that something changed.
+"""The watched folder: its runs and their states, studies, races; and notifying open pages of changes.
 
-Pages are told by Server-Sent Events. One that receives a change fetches itself anew and replaces the parts that differ
-(watch.js), so it shows what a fresh page would.
+Pages are notified by Server-Sent Events. One that receives a change fetches itself anew and replaces the parts that
+differ (watch.js), so it shows what a fresh page would.
 """
 
 from __future__ import annotations
