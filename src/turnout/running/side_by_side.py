@@ -55,14 +55,14 @@ class RunQueue:
 
     def __init__(self, work: Sequence[Work], jobs: int, most: int | None):
         self.left, self.jobs, self.context = deque(work), jobs, worker_context()
-        self.workers: dict[Connection, Worker] = {}
+        self.workers: dict[Connection, RunWorker] = {}
         self.rooms: dict[str, Room] = defaultdict(partial(Room, most))
         self.warned = False  # that there is not enough memory for all
 
     def spawn(self) -> bool:
         """Start processes up to the limit; returns whether there are any."""
         while self.left and len(self.workers) < self.jobs:
-            worker = Worker.spawn(self.context, self.left.popleft())
+            worker = RunWorker.spawn(self.context, self.left.popleft())
             self.workers[worker.connection] = worker
         return bool(self.workers)
 
@@ -109,7 +109,7 @@ class RunQueue:
 
 
 @dataclass
-class Worker:
+class RunWorker:
     """A process and its run.
 
     process     the process
@@ -124,7 +124,7 @@ class Worker:
     room: Room | None = None
 
     @classmethod
-    def spawn(cls, context: Any, work: Work) -> Worker:
+    def spawn(cls, context: Any, work: Work) -> RunWorker:
         here, there = context.Pipe()
         process = context.Process(target=_work, args=(there,), daemon=True)
         with script_left_alone(), _interrupts_wait():

@@ -48,15 +48,12 @@ class Tracker(Protocol):
 
     def begin(self, run: TrackedRun) -> str:
         """Start or resume a run; returns an identifier by which a resumed run is found again."""
-        ...
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Receive the numbers after `step` rounds (0: before training)."""
-        ...
 
     def end(self, state: str) -> None:
         """The run is "finished", "failed" or "interrupted"."""
-        ...
 
 
 MakeTracker = Callable[[str], Tracker]

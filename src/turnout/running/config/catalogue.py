@@ -30,7 +30,7 @@ REQUIRED = "..."
 
 
 @dataclass(frozen=True)
-class Kind:
+class PartKind:
     """One choice for a role.
 
     role      the role's name
@@ -50,7 +50,7 @@ class Kind:
         return ", ".join(f"{name}={value}" if value else name for name, value in self.settings.items())
 
 
-def kinds() -> dict[str, list[Kind]]:
+def kinds() -> dict[str, list[PartKind]]:
     """All choices, by role.
 
     >>> [kind.names for kind in kinds()["weighting"]][0]
@@ -61,7 +61,7 @@ def kinds() -> dict[str, list[Kind]]:
         makers: dict[Maker, list[str]] = {}
         for name, maker in all_kinds(role).items():
             makers.setdefault(maker, []).append(name)
-        found[title] = [Kind(title, tuple(n), first_sentence(m), settings_of(m)) for m, n in makers.items()]
+        found[title] = [PartKind(title, tuple(n), first_sentence(m), settings_of(m)) for m, n in makers.items()]
     return found
 
 

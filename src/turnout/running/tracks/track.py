@@ -95,17 +95,14 @@ class TrackModule(Protocol):
 
     def prepare(self, given: Experiment, enrolment: Enrolment, federation: Federation | None) -> Track:
         """The track, ready for its first round."""
-        ...
 
     def built_now(self, experiment: Experiment, data: Description) -> FirstValues:
         """The first values of the models that an experiment builds now."""
-        ...
 
     def client_tasks(
         self, given: Experiment, enrolment: Enrolment, federation: Federation, folder: Path
     ) -> ClientTasks:
         """What one client does on a real device, which keeps its rows in a folder."""
-        ...
 
 
 class OnRuntime:
