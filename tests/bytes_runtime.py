@@ -23,7 +23,7 @@ from torch import Tensor
 import turnout as to
 from turnout.engine.trainers import place_of
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, Simulation
-from turnout.parts.compression.base import Dense, Sending
+from turnout.parts.compression.base import Sending
 from turnout.running.config.read import from_table
 from turnout.running.config.write import to_toml
 from turnout.running.tracks.building import enrolment_of
@@ -109,8 +109,8 @@ class BytesRuntime(Simulated):
         return living_at(self.processes, client_I)
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
-        plan = self.plan(client_C, download)
-        return plan.turnout, None if plan.asked is None else self._work("work", plan.asked, download)
+        turnout, asked = self.plan(client_C, download)
+        return turnout, None if asked is None else self._work("work", asked, download)
 
     def _work(self, what: str, asked: Assignment, download: Download) -> Replies:
         parts = self._at(asked.client_R)
@@ -234,10 +234,10 @@ class ClientsAtHome:
         return {}
 
     def save(self, folder: str, mark: str, files: list[str]) -> State:
-        return {"files": self.clients.store.save(Path(folder), mark, files)}
+        return {"files": self.clients.save(Path(folder), mark, files)}
 
     def load(self, folder: str, files: list[str]) -> State:
-        self.clients.store.load(Path(folder), files)
+        self.clients.load(Path(folder), files)
         return {}
 
     def describe(self) -> State:
@@ -271,8 +271,8 @@ class Home(ClientsAtHome):
         return wire.replies_tree(self.clients.unfinished(self._only_mine(client), wire.download_of(download)))
 
     def would_send(self, download: State, asked: State) -> State:
-        plain = replace(self.clients.algorithm, compression=Dense())
-        return wire.replies_tree(self.clients.work(wire.download_of(download), wire.assignment_of(asked), plain)[0])
+        replies, _ = self.clients.work(wire.download_of(download), wire.assignment_of(asked), dense=True)
+        return wire.replies_tree(replies)
 
     def commit(self, client: Tensor) -> State:
         self.clients.commit(client)

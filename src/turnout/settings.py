@@ -85,7 +85,11 @@ class InProcess:
     @property
     def shares_the_machine(self) -> bool:
         """A core each on a CPU, but one run at a time on a GPU."""
-        return self.device == "cpu" or (self.device == "auto" and not has_gpu())
+        if self.device != "auto":
+            return self.device == "cpu"
+        import torch  # slow to load, and settings are read by programs that never train
+
+        return not torch.cuda.is_available()
 
     def on_threads(self, threads: int) -> InProcess:
         return self if self.threads is not None else replace(self, threads=threads)
@@ -96,11 +100,12 @@ class InProcess:
         A compiler that is here now, or a graphics processor, may not have been there when the run was begun.
         The engine may have been chosen by a trial (engine/trainers.py), which need not end the same way twice.
         """
-        from turnout.machine.compiler import compiler  # imports torch, which is slow to load
-
         begun = self.on_threads(threads)
-        if self.engine == "auto" and not (engine == "native" and compiler() is None):
-            begun = replace(begun, engine=TRIED.get(engine, "auto"))
+        if self.engine == "auto":
+            from turnout.machine.compiler import compiler  # imports torch, which is slow to load
+
+            if engine != "native" or compiler() is not None:
+                begun = replace(begun, engine=TRIED.get(engine, "auto"))
         if self.device == "auto" and device == "cpu":
             begun = replace(begun, device="cpu")
         return replace(begun, chunk=chunk) if self.chunk is None and device.startswith("cuda") else begun
@@ -208,12 +213,6 @@ class Evaluate:
 
 
 IN_FOLDER = (InProcess, Processes, Ray)  # what clients keep is in the run's folder, whichever of these worked
-
-
-def has_gpu() -> bool:
-    import torch  # slow to load, and settings are read by programs that never train
-
-    return torch.cuda.is_available()
 
 
 KINDS = {"in-process": InProcess, "processes": Processes, "ray": Ray}

@@ -1,8 +1,8 @@
 """When the server closes a round: after the last reply, at a deadline, after enough replies, or without rounds at all.
 
-Time is simulated (`world.devices`); seconds are counted from the beginning of the round. A closing answers: what limit
-clients are told, how many replies are enough, what becomes of late ones, and how much a reply counts that is some
-rounds old. Replies are taken in order of arrival, equal ones by client, so that exactly as many are used as are enough.
+Time is simulated (`world.devices`); seconds are counted from the beginning of the round. A closing sets
+the limit of a round, how many replies are enough, what happens to late ones, and the factor on replies of earlier
+rounds. Replies are taken in order of arrival, equal ones by client, so that exactly as many are used as are enough.
 
 Shape letters: C clients asked, R replies.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from turnout.errors import UserError, nearest
 from turnout.types import State
 
-IDLE = 60.0  # seconds after which the server asks again where nobody turned up and it had no deadline
+IDLE = 60.0  # seconds after which the server asks again if no client turned up and it had no deadline
 LATE = ("discard", "use")
 ROUNDING = 1e-9  # seconds: a reply that was planned to arrive at the limit does
 
@@ -30,7 +30,7 @@ class Closing(Protocol):
 
     @property
     def partial(self) -> bool:
-        """Whether clients are told the limit and send what they have finished by then."""
+        """Whether clients know the limit and send the work they have finished by then."""
         return False
 
     @property
@@ -44,7 +44,7 @@ class Closing(Protocol):
         return None
 
     def begin(self) -> State:
-        """What it remembers before the first round."""
+        """The state before the first round."""
         return {}
 
     @abstractmethod
@@ -56,18 +56,18 @@ class Closing(Protocol):
         return asked
 
     def observe(self, state: State, full_C: Tensor) -> State:
-        """What it remembers after a round: seconds of complete work of those whose replies arrived in it; inf for a
-        client that was at work and whose reply is discarded, of which the server knows only that it takes longer."""
+        """The state after a round: seconds of complete work of clients whose replies arrived in it; inf for a client
+        whose late reply is discarded, since the server knows only that it takes longer."""
         return state
 
     def discount(self, age_R: Tensor) -> Tensor:
-        """What replies are multiplied by that are so many rounds old; 1 for those of this round."""
+        """Factor on replies that are this many rounds old; 1 for those of this round."""
         return torch.ones(len(age_R), dtype=torch.float64)
 
 
 @dataclass(frozen=True)
 class WaitForAll(Closing):
-    """Wait for everybody who turned up, however long that takes."""
+    """Wait for all clients that turned up, however long that takes."""
 
     def limit(self, state: State) -> float:
         return math.inf

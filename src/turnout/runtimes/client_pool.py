@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,13 +32,13 @@ from turnout.engine.train import order_bytes
 from turnout.engine.trainers import make_trainer
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, states_to_send
-from turnout.experiment import Algorithm, Experiment
+from turnout.experiment import Algorithm
 from turnout.machine.profiling import stage
 from turnout.parts.compression.base import Dense
 from turnout.parts.terms.base import Departures, PersonalModel, as_quadratic, remembers, sends, terms_bytes
 from turnout.runtimes.setup import Model, Setup
 from turnout.types import Message, Replies, Samples, Tensors
-from turnout.world.attacks import Attackers, attackers_of
+from turnout.world.attacks import attackers_of
 
 # of one model: modules to train and to measure, first values, the server's, and those of a step of the server
 COPIES = 8
@@ -65,33 +66,31 @@ class ClientPool:
         x = x.to(place.dtype) if x.is_floating_point() else x
         loss, optimizer = loss_by_hand(self.task), algorithm.local.optimizer
         self.trainer = make_trainer(experiment.runtime.compute, self.network, loss, x, y, optimizer)
-        self.attackers = world_attackers(experiment, self.federation)
+        world = experiment.world
+        self.attackers = attackers_of(world.attack, world.attackers, self.federation.clients, self.seed)
         self._pending: tuple[Tensor, Tensors] | None = None
         self._held = read_by_held(algorithm, self.store.initial)
 
     # -- a round
 
-    def work(
-        self, download: Download, asked: Assignment, algorithm: Algorithm | None = None
-    ) -> tuple[Replies, ClientState]:
-        """The replies of those who work, and what they would keep; nothing is kept yet.
+    def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, ClientState]:
+        """The replies of the clients that work, and what they would keep; nothing is kept yet.
 
-        `algorithm`: another than the experiment's, for work that is only looked at; nothing is probed then, and nobody
-        attacks.
+        `dense`: do not encode updates, for work that is only looked at; nothing is probed then, and no client attacks.
         """
         state = self.state(asked.client_R, download.states, download.outbox)
         place_I, found = self._calibrated(asked.client_R, download.start, download.states, download.t)
         if len(place_I):
             state = state.with_statistics(place_I, found)
         samples = self._samples(asked.client_R, download.t)
-        if algorithm is None:
+        if dense:
+            place = Workplace(self.trainer, replace(self.algorithm, compression=Dense()))
+        else:
             watch, probed = None, self.evaluate
             if probed.recovery or probed.gradients or probed.activations:
                 test = self.federation.test(asked.client_R, download.t)
                 watch = Watch(probed, self.task, test, self._noisy(asked.client_R))
             place = Workplace(self.trainer, self.algorithm, watch, self.attackers)
-        else:
-            place = Workplace(self.trainer, algorithm)
         magnitudes = place.watch is not None and place.watch.magnitudes
         job = state.job(self.network, place.algorithm, download, asked, samples, self.seed, magnitudes)
         return client_work(place, download, job, state)
@@ -279,6 +278,12 @@ class ClientPool:
             "data": data_bytes(self.federation),
         }
 
+    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        return self.store.save(folder, mark, files)
+
+    def load(self, folder: Path, files: list[str]) -> None:
+        self.store.load(folder, files)
+
 
 def farewell_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm: Algorithm) -> Departure:
     """What clients say to the terms when they leave, from what they kept and what they have not heard yet.
@@ -292,12 +297,6 @@ def farewell_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm:
         said={t.name: t.on_leave(mine.get(t.name, {})) for t in terms if isinstance(t, Departures)},
         remembered={term.name: mine.get(term.name, {}) for term in terms if remembers(term)},
     )
-
-
-def world_attackers(experiment: Experiment, federation: Federation) -> Attackers | None:
-    """The hostile clients of a simulated world; None where nobody is."""
-    world = experiment.world
-    return attackers_of(world.attack, world.attackers, federation.clients, experiment.seed)
 
 
 def _first_with_data(federation: Federation) -> Tensor:

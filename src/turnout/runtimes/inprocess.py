@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +20,18 @@ from turnout.clients.state import ClientState
 from turnout.clients.work import assign_work
 from turnout.data import Federation
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, Simulation
-from turnout.experiment import Algorithm, Experiment
+from turnout.experiment import Experiment
 from turnout.layout import Layout
 from turnout.machine.profiling import stage
-from turnout.parts.compression.base import Dense
 from turnout.parts.local import turn_out
-from turnout.runtimes.client_pool import ClientPool, world_attackers
+from turnout.runtimes.client_pool import ClientPool
 from turnout.runtimes.setup import Setup
 from turnout.runtimes.timing import Timing
 from turnout.types import Extra, Replies, Tensors, Turnout
+from turnout.world.attacks import attackers_of
 from turnout.world.events import Calendar, Event
 from turnout.world.members import Members
 from turnout.world.participation import finished
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What was drawn for a cohort: who turns up, and the work of those who count (None: nobody does)."""
-
-    turnout: Turnout
-    asked: Assignment | None
 
 
 class SimulatedWorld:
@@ -49,7 +41,8 @@ class SimulatedWorld:
         self.experiment, self.federation, self.calendar = experiment, federation, calendar
         self.seed, self.groups = experiment.seed, federation.groups()
         self._total: int | None = None
-        self.attackers = world_attackers(experiment, federation)
+        world = experiment.world
+        self.attackers = attackers_of(world.attack, world.attackers, federation.clients, experiment.seed)
 
     def examples(self, client_C: Tensor) -> Tensor:
         """As clients claim."""
@@ -97,21 +90,17 @@ class Simulated(SimulatedWorld, ABC):
     def layout(self) -> Layout:
         return self.setup.model.layout
 
-    def plan(self, client_C: Tensor, download: Download) -> Plan:
-        """Draw who turns up, and give work to those whose work counts, most first."""
-        turnout, steps_C = self.timed(client_C, download)
+    def plan(self, client_C: Tensor, download: Download) -> tuple[Turnout, Assignment | None]:
+        """Draw who turns up (with devices, in the time there is), and give work to those whose work counts, most first;
+        None: no work counts."""
+        turnout, steps_C = self.turn_out(client_C, download.t)
+        if self.timing is not None:
+            with stage("devices"):
+                held = self.unfinished(client_C, download)
+                turnout, steps_C = self.timing.turn_out(client_C, steps_C, self.held(client_C), download, held)
         if self.attackers is not None:
             turnout = self.attackers.claimed_work(turnout)
-        return Plan(turnout, assign_work(self.algorithm, turnout, steps_C))
-
-    def timed(self, client_C: Tensor, download: Download) -> tuple[Turnout, Tensor]:
-        """Who turns up with how much work, and how many steps that is; with devices, in the time there is."""
-        turnout, steps_C = self.turn_out(client_C, download.t)
-        if self.timing is None:
-            return turnout, steps_C
-        with stage("devices"):
-            held = self.unfinished(client_C, download)
-            return self.timing.turn_out(client_C, steps_C, self.held(client_C), download, held)
+        return turnout, assign_work(self.algorithm, turnout, steps_C)
 
     @abstractmethod
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
@@ -144,20 +133,19 @@ class InProcessRuntime(Simulated):
         return self
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
-        """Plan, work, keep."""
-        plan = self.plan(client_C, download)
-        if plan.asked is None:
-            return plan.turnout, None
-        replies, state = self.work(download, plan.asked)
+        turnout, asked = self.plan(client_C, download)
+        if asked is None:
+            return turnout, None
+        replies, state = self.work(download, asked)
         self.clients.keep(replies, state)
-        return plan.turnout, replies
+        return turnout, replies
 
     def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, ClientState]:
         """Map client work over those who work: their replies, and what they would keep.
 
         `dense`: updates as they are, for work that is only looked at.
         """
-        return self.clients.work(download, asked, without_encoding(self.algorithm) if dense else None)
+        return self.clients.work(download, asked, dense)
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         return self.clients.unfinished(client_I, download)
@@ -185,10 +173,10 @@ class InProcessRuntime(Simulated):
         return self.clients.measure(asked)
 
     def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        return self.clients.store.save(folder, mark, files)
+        return self.clients.save(folder, mark, files)
 
     def load(self, run: str, folder: Path, files: list[str]) -> None:
-        self.clients.store.load(folder, files)
+        self.clients.load(folder, files)
 
     def durable(self, t: int) -> None:
         """Rows go back to files that the checkpoint names: nothing else has to be kept."""
@@ -215,8 +203,3 @@ class InProcessRuntime(Simulated):
         one = replace(asked, client_C=torch.tensor([client]))
         flat_cP, states = self.clients.own_models(one)(torch.tensor([0]))
         return flat_cP[0], {name: value[0] for name, value in states.items()}
-
-
-def without_encoding(algorithm: Algorithm) -> Algorithm:
-    """The same, but updates are sent as they are."""
-    return replace(algorithm, compression=Dense())

@@ -27,7 +27,7 @@ from turnout.parts.terms.base import PersonalModel
 from turnout.runtimes import wire
 from turnout.runtimes.client_pool import ClientPool
 from turnout.runtimes.crew import RemoteWorkers
-from turnout.runtimes.inprocess import InProcessRuntime, without_encoding
+from turnout.runtimes.inprocess import InProcessRuntime
 from turnout.runtimes.processes import ProcessWorkers, divided
 from turnout.runtimes.ray import RayWorkers
 from turnout.runtimes.setup import Model, Setup
@@ -70,7 +70,7 @@ class PartedRuntime(InProcessRuntime):
 
     beyond: float = 0.0
 
-    def __init__(self, setup: Setup, workers: RemoteWorkers | NoWorkers):
+    def __init__(self, setup: Setup, workers: RemoteWorkers):
         super().__init__(setup)
         self.workers = workers
 
@@ -118,14 +118,19 @@ class PartedRuntime(InProcessRuntime):
         central, alone = replace(asked, common=False, own=False), replace(asked, central={})
         common = {"shared": asked.shared_P, "states": asked.states}
         places = dealt(len(asked.client_C), self.workers.parts)
-        parts = [self._measured_part(alone, asked.client_C[place]) for place in places[self.workers.here :]]
+        terms = [f"term/{term.name}/" for term in self.algorithm.terms if isinstance(term, PersonalModel)]
+        parts: list[State] = []
+        for place in places[self.workers.here :]:
+            client_c = asked.client_C[place]
+            own = {n: v for n, v in wire.measure_tree(alone, client_c).items() if n not in common}
+            with_rows_c = client_c if asked.own and self.algorithm.makes_own else client_c[:0]
+            parts.append({"own": own, **self._kept(with_rows_c, ("personal", "state/", *terms))})
         one, found = list[Measured](), list[Measured]()
 
         def meanwhile() -> None:
             one.append(self.clients.measure(central))
-            found.extend(
-                self.clients.measure(replace(alone, client_C=asked.client_C[p])) for p in places[: self.workers.here]
-            )
+            for place in places[: self.workers.here]:
+                found.append(self.clients.measure(replace(alone, client_C=asked.client_C[place])))
 
         answers = self.workers.each("measure", common, parts, meanwhile)
         found += [wire.measured_of(answer) for answer in answers]
@@ -133,12 +138,6 @@ class PartedRuntime(InProcessRuntime):
         values, personal = (_joined([getattr(part, name) for part in found], order) for name in ("common", "own"))
         noisy = [part.noisy_C for part in found if part.noisy_C is not None]
         return Measured(one[0].central, values, personal, torch.cat(noisy)[order] if noisy else None)
-
-    def _measured_part(self, asked: Measure, client_c: Tensor) -> State:
-        tree = {n: v for n, v in wire.measure_tree(asked, client_c).items() if n not in ("shared", "states")}
-        terms = [f"term/{term.name}/" for term in self.algorithm.terms if isinstance(term, PersonalModel)]
-        with_rows_c = client_c if asked.own and self.algorithm.makes_own else client_c[:0]
-        return {"own": tree, **self._kept(with_rows_c, ("personal", "state/", *terms))}
 
     def close(self) -> None:
         self.workers.close()
@@ -164,8 +163,8 @@ class Worker:
         tree = wire.placed(common | part["own"], device, ("shared", "states", "term_states", "start"))
         download = wire.download_of(tree)
         self._remember(part)
-        dense, start = without_encoding(self.clients.algorithm) if part["dense"] else None, time.perf_counter()
-        replies, state = self.clients.work(download, asked, dense)
+        start = time.perf_counter()
+        replies, state = self.clients.work(download, asked, part["dense"])
         rows = {} if part["dense"] else state.to_rows()
         return {"replies": wire.replies_tree(replies), "rows": rows, "seconds": time.perf_counter() - start}
 
@@ -179,13 +178,6 @@ class Worker:
         """The rows of a part, and no others."""
         self.clients.store.clear()
         self.clients.store.scatter(part["client"], flatten(part["rows"])[0])
-
-
-def for_workers(setup: Setup) -> Setup:
-    """What a worker is made from: the same, with the module where any process can read it."""
-    model, cpu = setup.model, torch.device("cpu")
-    module = copy.deepcopy(model.module).to(cpu)
-    return replace(setup, model=Model(module, model.layout, model.flat_P.cpu(), wire.placed(model.states, cpu)))
 
 
 def _joined(parts: Sequence[Tensors], order: Tensor) -> Tensors:
@@ -210,7 +202,13 @@ def in_parts(setup: Setup) -> PartedRuntime:
         settings = divided(settings)
         setup = replace(setup, experiment=setup.experiment.but(runtime=settings))
     assert isinstance(settings, Processes | Ray)
-    return PartedRuntime(setup, workers_of(settings, Worker, lambda: for_workers(setup)))
+
+    def for_workers() -> Setup:  # the module where any process can read it
+        model, cpu = setup.model, torch.device("cpu")
+        module, states = copy.deepcopy(model.module).to(cpu), wire.placed(model.states, cpu)
+        return replace(setup, model=Model(module, model.layout, model.flat_P.cpu(), states))
+
+    return PartedRuntime(setup, workers_of(settings, Worker, for_workers))
 
 
 RUNTIMES: dict[type, Callable[[Setup], Runtime]] = {InProcess: InProcessRuntime, Processes: in_parts, Ray: in_parts}

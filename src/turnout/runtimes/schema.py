@@ -68,7 +68,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Text:
-    """A text of at least `least` and at most `most` characters; a `name` has only such that can be printed."""
+    """A text of `least` to `most` characters; all of a `name` can be printed."""
 
     most: int = 1000
     least: int = 0
@@ -77,7 +77,7 @@ class Text:
     def wrong(self, value: Any) -> str | None:
         if type(value) is not str or not self.least <= len(value) <= self.most:
             return f"must be a text of {self.least} to {self.most} characters"
-        if any("\ud800" <= request <= "\udfff" for request in value):
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
             return "has half a character (a surrogate)"
         return "has a control character" if self.name and not value.isprintable() else None
 
@@ -106,7 +106,13 @@ class Maybe:
 
 @dataclass(frozen=True)
 class RowSchema:
-    """A tensor. A size that is None is any; `gaps`: entries that are not finite are allowed, and mean no value."""
+    """A tensor.
+
+    shape      its sizes; None: any
+    types      its possible types
+    low, high  the range of its entries; None: any
+    gaps       whether entries may be not finite, which means that there is no value
+    """
 
     shape: tuple[int | None, ...]
     types: tuple[torch.dtype, ...] = FLOATS
@@ -163,4 +169,4 @@ def shown(text: str, most: int = 200) -> str:
     >>> shown("a \\x1b[2J\\nb")
     'a �[2J�b'
     """
-    return "".join(request if request.isprintable() else "\N{REPLACEMENT CHARACTER}" for request in text[:most])
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[:most])

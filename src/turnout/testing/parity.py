@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -92,20 +91,17 @@ class RuntimeComparison:
         lower = experiment.algorithm.local.optimizer.lr / 10
         self.slower = shrunk(experiment, ENGINE_ROUNDS).but(**{"algorithm.local.optimizer.lr": lower})
         self.experiment = experiment
-        self.here = cache(self._here)
-
-    def _here(self, moves: bool) -> tuple[InProcess, Played]:
-        if moves:
-            here = one_process(self.experiment)
-            return here, played(self.experiment, here)
-        here = InProcess(device="cpu", threads=1, precision="float64")
-        return here, played(self.slower, here)
+        self._played: dict[bool, tuple[InProcess, Played]] = {}
 
     def with_(self, elsewhere: Elsewhere) -> Difference:
         """The difference there; raises AssertionError if not even the turnout is the same."""
-        here, one = self.here(elsewhere.moves)
-        experiment = self.experiment if elsewhere.moves else self.slower
-        return difference(one, played(experiment, elsewhere.settings(here)), elsewhere.moves)
+        moves, experiment = elsewhere.moves, self.experiment if elsewhere.moves else self.slower
+        if moves not in self._played:
+            exact = InProcess(device="cpu", threads=1, precision="float64")
+            here = one_process(experiment) if moves else exact
+            self._played[moves] = here, played(experiment, here)
+        here, one = self._played[moves]
+        return difference(one, played(experiment, elsewhere.settings(here)), moves)
 
 
 def acceptable(found: Difference, elsewhere: Elsewhere) -> bool:

@@ -22,14 +22,23 @@ from turnout.types import State, Tensors
 
 @dataclass(frozen=True)
 class Substitutes:
-    """The outcome of a substitution: what each client borrows, and rows that take part beside this round's replies."""
+    """The outcome of a substitution.
+
+    borrowed_C      share that each client borrows
+    friend_C        the client that stands in for each missing one; -1: none in particular
+    rows_SP         old updates that take part beside this round's replies, all of them finite
+    row_weight_S    their weights, 0 for those not used now
+    row_position_S  the client of the cohort that each stands for
+    row_start_P     subtracted from each row: set where rows are weights, not updates
+    extra           columns for the round's record
+    """
 
     borrowed_C: Tensor
-    friend_C: Tensor | None = None  # the client that stands in for each that is missing, -1 where nobody in particular
-    rows_SP: Tensor | None = None  # old updates that stand in, all of them finite
-    row_weight_S: Tensor | None = None  # what they weigh, 0 for those not used now
-    row_position_S: Tensor | None = None  # for whom in the cohort
-    row_start_P: Tensor | None = None  # what to take off each row: set where rows are weights, not updates
+    friend_C: Tensor | None = None
+    rows_SP: Tensor | None = None
+    row_weight_S: Tensor | None = None
+    row_position_S: Tensor | None = None
+    row_start_P: Tensor | None = None
     extra: dict[str, float | str] = field(default_factory=dict)
 
     def rows_sum(self, factor_C: Tensor) -> Tensor | None:
