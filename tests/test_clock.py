@@ -337,6 +337,19 @@ def test_clusters_of_clients_share_a_tier_and_no_spread_makes_all_alike():
             replace(alike, up_spread=-0.1)
 
 
+def test_a_device_is_slow_for_a_share_of_its_rounds_and_its_links_are_not():
+    alike = to.devices.Alike(gflops=8.0, slow_chance=0.25, slow_factor=4.0)
+    client_C = torch.arange(10_000)
+    usual = replace(alike, slow_chance=0.0).draw(client_C, 0, seed=2)
+    draws = [alike.draw(client_C, t, seed=2) for t in (0, 1)]
+    slow_TC = torch.stack([draw.compute_C < usual.compute_C for draw in draws])
+    assert slow_TC.double().mean(1).tolist() == pytest.approx([0.25, 0.25], abs=0.02)
+    assert float((slow_TC[0] & slow_TC[1]).double().mean()) == pytest.approx(0.25**2, abs=0.01)  # drawn for each round
+    for draw, slow_C in zip(draws, slow_TC, strict=True):
+        torch.testing.assert_close(draw.compute_C, torch.where(slow_C, usual.compute_C / 4, usual.compute_C))
+        assert torch.equal(draw.up_C, usual.up_C)
+
+
 def test_charging_hours_let_devices_go_before_they_are_done(devices):
     # On for the first 20 s of the run: the slow one (23 s) never replies, unless it may send a part.
     night = to.devices.ChargingHours(start=0.0, hours=20 / 3600, apart=0.0, begin=0.0)
