@@ -25,6 +25,7 @@ SETTINGS = (to.Experiment, to.World, to.Algorithm, to.Local, to.weighting.Shares
 FUNCTIONS = (to.run, to.open_run, to.load_model, to.compare, to.advise)
 RESULTS = (to.Run, to.RunGroup)
 FIELD = re.compile(r"^( *)([a-z_]\w*(?:, [a-z_]\w*)*)  +(\S.*)$")
+COMMON = {"name": "its name in records and in the server's state", "lr": "learning rate", "seconds": "time limit"}
 START, END = "<!-- roles: made by docs/make_api.py -->", "<!-- end of roles -->"
 
 HEAD = """\
@@ -68,7 +69,12 @@ def fields_table(maker: Any) -> list[str]:
     defaults, notes = settings_of(maker), field_notes(maker)
     if not defaults:
         return []
-    rows = [f"| `{name}` | {_code(text)} | {_cell(notes.get(name, ''))} |" for name, text in defaults.items()]
+    doc = " ".join((inspect.getdoc(maker) or "").split())
+    for name in (name for name in defaults if name not in notes):  # a sentence of the text that names it
+        notes[name] = next((s for s in re.split(r"(?<=[.;]) ", doc) if f"`{name}`" in s), COMMON.get(name, "")).rstrip(
+            ".;"
+        )
+    rows = [f"| `{name}` | {_code(text)} | {_cell(notes[name])} |" for name, text in defaults.items()]
     return ["| field | default | meaning |", "|---|---|---|", *rows, ""]
 
 
@@ -107,22 +113,17 @@ def kinds_of(role: Role) -> list[str]:
         makers.setdefault(maker, []).append(name)
     for maker, names in makers.items():
         python = getattr(maker, "__name__", type(maker).__name__)
-        place = f", `to.{role.public}.{python}`" if role.public else f", `{python}`"
-        lines += [
-            f"### {', '.join(f'`{name}`' for name in names)}{place}",
-            "",
-            summary(maker),
-            "",
-            *fields_table(maker),
-        ]
+        place = f"`to.{role.public}.{python}`" if role.public else f"`{python}`"
+        heading = ", ".join(f"`{name}`" for name in names)
+        table = ["Its fields are in [Settings](#settings).", ""] if maker in SETTINGS else fields_table(maker)
+        lines += [f"### {heading}, {place}", "", summary(maker), "", *table]
     return lines
 
 
 def api() -> str:
-    top = ", ".join(
-        f"`{name}`" for name in public.__all__ if not inspect.ismodule(getattr(to, name)) and name[0] != "_"
-    )
-    lines = [HEAD, "## Namespaces", "", f"At the top and as namespaces: {top}.", "", *namespaces(), "## Settings", ""]
+    spaces = {role.public for role in ROLES} | {"__version__", "fleet", "membership", "roles", "scores"}
+    top = ", ".join(f"`{name}`" for name in public.__all__ if name not in spaces)
+    lines = [HEAD, "## Namespaces", "", f"At the top: {top}.", "", *namespaces(), "## Settings", ""]
     for maker in SETTINGS:
         lines += [f"### `{maker.__name__}`", "", summary(maker), "", *fields_table(maker)]
     lines += ["## Running and results", ""]
