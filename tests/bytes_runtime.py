@@ -142,9 +142,9 @@ class BytesRuntime(Simulated):
         for process in self.processes:
             process.ask("commit", client=client_R)
 
-    def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
+    def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
         found = [
-            process.ask("farewell", client=client_I[place], outbox=outbox.to_state())
+            process.ask("depart", client=client_I[place], outbox=outbox.to_state())
             for process, place in self._at(client_I)
         ]
         client_H = torch.cat([f["client"] for f in found])
@@ -278,8 +278,8 @@ class Home(ClientsAtHome):
         self.clients.commit(client)
         return {}
 
-    def farewell(self, client: Tensor, outbox: State) -> State:
-        found = self.clients.farewell(self._only_mine(client), Outbox.from_state(outbox))
+    def depart(self, client: Tensor, outbox: State) -> State:
+        found = self.clients.depart(self._only_mine(client), Outbox.from_state(outbox))
         return {"client": found.client_H, "said": found.said, "remembered": found.remembered}
 
     def gradient(self, shared: Tensor, states: State, client: Tensor, share: Tensor, t: int) -> State:

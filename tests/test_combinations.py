@@ -95,13 +95,13 @@ class Round:
     turnout: Turnout | None = None
     replies: Replies | None = None
     outbox: dict[str, Tensors] = field(default_factory=dict)
-    farewells: list[Departure] = field(default_factory=list)
+    departures: list[Departure] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
 
-    def farewell_bytes(self) -> int:
+    def departure_bytes(self) -> int:
         """What those sent who left: for terms to forget them, or to remember them where they stay in the objective."""
-        out = [set(farewell.client_H.tolist()) <= set(self.forgotten) for farewell in self.farewells]
-        sent = [f.said if forget else f.remembered for f, forget in zip(self.farewells, out, strict=True)]
+        out = [set(departure.client_H.tolist()) <= set(self.forgotten) for departure in self.departures]
+        sent = [f.to_forget if forget else f.to_remember for f, forget in zip(self.departures, out, strict=True)]
         return sum(wire_bytes(rows) for terms in sent for rows in terms.values())
 
     def numbers(self) -> Tensors:
@@ -146,10 +146,10 @@ class Listening:
         self.heard |= {"download": download, "turnout": turnout, "replies": replies}
         return turnout, replies
 
-    def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
-        farewell = self.runtime.farewell(client_I, outbox)
-        self.heard.setdefault("farewells", []).append(farewell)
-        return farewell
+    def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
+        departure = self.runtime.depart(client_I, outbox)
+        self.heard.setdefault("departures", []).append(departure)
+        return departure
 
     def forget(self, client_I: Tensor) -> None:
         self.heard["forgotten"] = client_I.tolist()
@@ -278,7 +278,7 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
     up_R = replies.message.bytes_C + sum(wire_bytes({n: v[0] for n, v in rows.items()}) for rows in beside)
     position_R = torch.searchsorted(record.clients["client"], replies.client_R)
     assert record.clients["bytes_up"][position_R].tolist() == up_R.tolist()
-    assert record.bytes_up == int(up_R.sum()) + happened.farewell_bytes()
+    assert record.bytes_up == int(up_R.sum()) + happened.departure_bytes()
     compression, dense = found.settings["algorithm.compression"], 4 * len(download.shared_P)
     down = wire_bytes(download.states) + replies.report["bytes_down"]
     whole = sum(wire_bytes(tensors) for tensors in download.term_states.values())

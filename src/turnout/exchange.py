@@ -187,14 +187,14 @@ class Assignment:
 class Departure:
     """What clients send when they leave: term -> name -> [H, ...].
 
-    client_H    clients that leave and had kept something
-    said        what terms need to forget them
-    remembered  what terms that remember them need to keep
+    client_H     clients that leave and had kept something
+    to_forget    what terms need to forget them
+    to_remember  what terms that remember them need to keep
     """
 
     client_H: Tensor
-    said: dict[str, Tensors]
-    remembered: dict[str, Tensors]
+    to_forget: dict[str, Tensors]
+    to_remember: dict[str, Tensors]
 
 
 @dataclass(frozen=True)
@@ -331,7 +331,7 @@ class Runtime(ClientKeeper, Protocol):
         """The replies of these clients were used: they keep their new state. The others keep their old one."""
         ...
 
-    def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
+    def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
         """What clients that leave send to the terms; a client that kept nothing sends nothing."""
         ...
 

@@ -26,7 +26,7 @@ from turnout.layout import Layout
 from turnout.parts.compression.base import Dense, Sending
 from turnout.parts.local import Local, turn_out
 from turnout.runtimes import border, wire
-from turnout.runtimes.client_pool import ClientPool, farewell_of
+from turnout.runtimes.client_pool import ClientPool, departure_of
 from turnout.runtimes.remote import COMMON, NEVER, OWN, REPLY, DeviceTask, Parts, RemoteAnswer
 from turnout.runtimes.schema import Refused, Whole
 from turnout.runtimes.setup import Setup
@@ -161,12 +161,12 @@ class FlowerRuntime(DeviceClients):
             client.used = self._worked[c]
             client.holds = client.used if self.encodes else NEVER
 
-    def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
+    def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
         rows = {c: mine for c in client_I.tolist() if (mine := self.enrolled[c].mine) is not None}
         client_H = torch.tensor(sorted(rows), dtype=torch.int64)
         none = {name: value.new_zeros(0, *value.shape) for name, value in self._first_rows().items()}
         joined = {name: torch.cat([empty, *(rows[c][name] for c in sorted(rows))]) for name, empty in none.items()}
-        return farewell_of(client_H, state_from(joined, len(client_H), torch.device("cpu")), outbox, self.algorithm)
+        return departure_of(client_H, state_from(joined, len(client_H), torch.device("cpu")), outbox, self.algorithm)
 
     def forget(self, client_I: Tensor) -> None:
         self.mark_used(client_I, NEVER)

@@ -172,11 +172,11 @@ class ClientPool:
 
     # -- leaving
 
-    def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
+    def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
         """What those of these clients who have rows say to the terms."""
         client_H = client_I[self.store.knows(client_I)]
         state = self.state(client_H, {}, Outbox(), lambda name: name.startswith("term/"))
-        return farewell_of(client_H, state, outbox, self.algorithm)
+        return departure_of(client_H, state, outbox, self.algorithm)
 
     def forget(self, client_I: Tensor) -> None:
         for client in client_I.tolist():
@@ -285,7 +285,7 @@ class ClientPool:
         self.store.load(folder, files)
 
 
-def farewell_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm: Algorithm) -> Departure:
+def departure_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm: Algorithm) -> Departure:
     """What clients say to the terms when they leave, from what they kept and what they have not heard yet.
 
     A pure function: a device that leaves sends what it kept for the terms, and the server, which knows what it told
@@ -294,8 +294,8 @@ def farewell_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm:
     terms, mine = algorithm.terms, state.notified(client_H, outbox.among(client_H), algorithm.terms).term_states
     return Departure(
         client_H,
-        said={t.name: t.on_leave(mine.get(t.name, {})) for t in terms if isinstance(t, Departures)},
-        remembered={term.name: mine.get(term.name, {}) for term in terms if remembers(term)},
+        to_forget={t.name: t.on_leave(mine.get(t.name, {})) for t in terms if isinstance(t, Departures)},
+        to_remember={term.name: mine.get(term.name, {}) for term in terms if remembers(term)},
     )
 
 

@@ -153,8 +153,8 @@ class InProcessRuntime(Simulated):
     def commit(self, t: int, client_R: Tensor) -> None:
         self.clients.commit(client_R)
 
-    def farewell(self, client_I: Tensor, outbox: Outbox) -> Departure:
-        return self.clients.farewell(client_I, outbox)
+    def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
+        return self.clients.depart(client_I, outbox)
 
     def forget(self, client_I: Tensor) -> None:
         self.clients.forget(client_I)

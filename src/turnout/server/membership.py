@@ -99,7 +99,7 @@ def _apply(
 
     def depart(clients: Sequence[int]) -> Departure:
         client_I = torch.tensor([client for client in clients if client not in silent], dtype=torch.int64)
-        return ctx.runtime.farewell(client_I, server.outbox) if len(client_I) else Departure(client_I, {}, {})
+        return ctx.runtime.depart(client_I, server.outbox) if len(client_I) else Departure(client_I, {}, {})
 
     leaving = depart(change.out)
     staying = depart(change.gone if any(remembers(term) for term in algorithm.terms) else ())
@@ -121,7 +121,7 @@ def _apply(
     after = replace(after, roster=roster, origin=t if change.shifted else server.origin)
     if change.shifted and any(server.term_states.values()):
         after = replace(after, term_states=_terms_after(server, after.objective, leaving, ctx))
-    return after, sum(map(wire_bytes, (*leaving.said.values(), *staying.remembered.values())))
+    return after, sum(map(wire_bytes, (*leaving.to_forget.values(), *staying.to_remember.values())))
 
 
 def _terms_after(server: Server, objective: Members, leaving: Departure, ctx: Context) -> dict[str, Tensors]:
@@ -130,7 +130,7 @@ def _terms_after(server: Server, objective: Members, leaving: Departure, ctx: Co
     before, mass = (shares.mass(len(o), partial(mean_examples, o)) for o in (server.objective, objective))
     change = ObjectiveChange(_objective_shares(server, leaving.client_H, ctx), before / mass if mass else 0.0)
     return server.term_states | {
-        term.name: term.on_objective_change(server.term_states[term.name], leaving.said.get(term.name, {}), change)
+        term.name: term.on_objective_change(server.term_states[term.name], leaving.to_forget.get(term.name, {}), change)
         for term in ctx.algorithm.terms
         if isinstance(term, Departures)
     }

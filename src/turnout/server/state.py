@@ -28,15 +28,15 @@ class Left:
     client_L: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     rows: dict[str, Tensors] = field(default_factory=dict)
 
-    def plus(self, farewell: Departure) -> Left:
+    def plus(self, departure: Departure) -> Left:
         """With clients that leave now."""
-        if not len(farewell.client_H) or not farewell.remembered:
+        if not len(departure.client_H) or not departure.to_remember:
             return self
-        client_L = torch.cat([self.client_L, farewell.client_H])
+        client_L = torch.cat([self.client_L, departure.client_H])
         order_L = client_L.argsort()
         rows = {
             term: {name: torch.cat([self._known(term, name, value), value])[order_L] for name, value in new.items()}
-            for term, new in farewell.remembered.items()
+            for term, new in departure.to_remember.items()
         }
         return Left(client_L[order_L], rows)
 
