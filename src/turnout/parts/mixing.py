@@ -62,6 +62,8 @@ class Mixing(Protocol):
 class SharedStart(Mixing):
     """All clients start from the shared parameters."""
 
+    personal: ClassVar[bool] = False
+
     def starts(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor | None:
         return None
 

@@ -96,6 +96,9 @@ class Substitution(Protocol):
 class NoSubstitution(Substitution):
     """Missing shares stay unused and keep the old model (paper 003's ZERO; schemes A, B and C of paper 000)."""
 
+    lends: ClassVar[bool] = False  # readable of the class too
+    adds_rows: ClassVar[bool] = False
+
     def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
         return Substitutes(torch.zeros_like(share_C))
 
