@@ -10,7 +10,7 @@ import torch
 
 import turnout as to
 from turnout import testing
-from turnout.clients.state import _hearing
+from turnout.clients.state import _deliver
 from turnout.errors import UserError
 from turnout.parts.mixing import SharedStart
 from turnout.parts.terms.base import FusedStep, LocalTerm, Notifies, ServerShift
@@ -240,8 +240,8 @@ class HearsTheSame(TellsAtTimes):
 @pytest.mark.parametrize("place", [[0, 1, 2], [0, 2]], ids=["everybody", "some"])
 def test_a_row_for_all_who_hear_is_one_for_each(place):
     mine, outbox = {"last": torch.zeros(3, 2)}, {"sum": torch.tensor([1.0, 2.0])}
-    heard = _hearing(HearsTheSame(), outbox, mine, torch.tensor(place))["last"]
-    assert heard.tolist() == [[1.0, 2.0] if i in place else [0.0, 0.0] for i in range(3)]
+    received = _deliver(HearsTheSame(), outbox, mine, torch.tensor(place))["last"]
+    assert received.tolist() == [[1.0, 2.0] if i in place else [0.0, 0.0] for i in range(3)]
 
 
 @pytest.mark.parametrize(("check", "part"), [(testing.check_mixing, MeanOfAll()), (testing.check_term, TellsAtTimes())])
