@@ -153,7 +153,8 @@ class BytesRuntime(Simulated):
         def joined(rows: list[dict[str, Tensors]]) -> dict[str, Tensors]:
             return {t: {n: torch.cat([r[t][n] for r in rows])[order] for n in rows[0][t]} for t in rows[0]}
 
-        return Departure(client_H[order], joined([f["said"] for f in found]), joined([f["remembered"] for f in found]))
+        to_forget, to_remember = (joined([f[name] for f in found]) for name in ("to_forget", "to_remember"))
+        return Departure(client_H[order], to_forget, to_remember)
 
     def forget(self, client_I: Tensor) -> None:
         for process, place in self._at(client_I):
@@ -280,7 +281,7 @@ class Home(ClientsAtHome):
 
     def depart(self, client: Tensor, outbox: State) -> State:
         found = self.clients.depart(self._only_mine(client), Outbox.from_state(outbox))
-        return {"client": found.client_H, "said": found.said, "remembered": found.remembered}
+        return {"client": found.client_H, "to_forget": found.to_forget, "to_remember": found.to_remember}
 
     def gradient(self, shared: Tensor, states: State, client: Tensor, share: Tensor, t: int) -> State:
         flat_P, own = self.clients.model.with_first_values(shared, wire.flatten(states)[0])
