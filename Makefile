@@ -38,7 +38,7 @@ mutants: $(READY)
 # has to know the GPU.
 test-gpu:
 	$(PYTHON) -c "import torch; torch.cuda.is_available() or exit('no GPU here')"
-	PYTHONPATH=src $(PYTHON) -m pytest -n 8 -p no:benchmark
+	PYTHONPATH=src:papers $(PYTHON) -m pytest -n 8 -p no:benchmark
 
 # The documentation as a site, site/index.html: readable without a network.
 docs: $(READY)
@@ -46,7 +46,7 @@ docs: $(READY)
 	$(BIN)/mkdocs build --quiet
 
 wheel: $(READY)
-	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./papers
 
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py
@@ -56,11 +56,11 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist site src/*.egg-info papers/build papers/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 # torch first and pinned: an unpinned one may bring gigabytes of GPU libraries.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet torch==$$(sed -n 's/^torch==//p' constraints.txt) -c constraints.txt
-	$(BIN)/pip install --quiet -e '.[dev]' -c constraints.txt
+	$(BIN)/pip install --quiet -e '.[dev]' -e papers -c constraints.txt
 	touch $@

@@ -8,8 +8,8 @@
 `noise`: five candidates that do the same but for noise (plain FedAvg with weights shaken at random), tuned and raced
 like any others, the whole advice repeated with other seeds and another log each time; any winner is a wrong one.
 `pool`: the scores of real runs of plain FedAvg, dealt to candidates at random: thousands of races in a minute.
-`known`: the fleets of turnout.advising.known with the candidates each is about; `all-candidates`: with all of ours, so
-that what wins may be something else: who it was is counted. One line of JSON for each fleet.
+`known`: the fleets of tests/known_fleets.py with the candidates each is about; `all-candidates`: with all of
+ours, so that what wins may be something else: who it was is counted. One line of JSON for each fleet.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import json
 import math
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -29,10 +30,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import turnout as to
-from turnout.advising.known import KNOWN, KnownFleet, Shaken, half_there
-from turnout.advising.race import Race
-from turnout.advising.trial import measure
 from turnout.data.partition import Dirichlet
+from turnout.fleet.advice.race import Race
+from turnout.fleet.advice.trials import measure
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from known_fleets import KNOWN, KnownFleet, Shaken, half_there
 
 APART = 100_000  # seeds between repeats
 Found = tuple[str, bool, bool, int]  # what is recommended, whether one is best, whether that is wrong, seeds raced

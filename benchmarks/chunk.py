@@ -15,8 +15,8 @@ from cases import CASES, build_model, make_tensors
 from turnout_side import NextInLine, held_by_clients
 
 import turnout as to
-from turnout.tracks.prepare import prepare
-from turnout.tracks.weights import Weights
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.weights import Weights
 
 CHUNKS = {"a": (10, 25, 50, None), "b": (2, 4, 8, 16, 50, None), "c": (1, 2, 4, 7, 10, None)}
 
@@ -28,7 +28,7 @@ def track(name: str, chunk: int | None) -> Weights:
         world=to.World(held_by_clients(case, *make_tensors(case))),
         model=build_model(case),
         algorithm=to.Algorithm(local, selection=NextInLine(case)),
-        runtime=to.InProcess(device="cpu", chunk=chunk),
+        runtime=to.runtime.InProcess(device="cpu", chunk=chunk),
     )
     return prepare(experiment)
 

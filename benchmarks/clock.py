@@ -17,14 +17,14 @@ from cases import CASES, build_model, make_tensors
 from turnout_side import NextInLine, held_by_clients
 
 import turnout as to
-from turnout.tracks.prepare import prepare
-from turnout.tracks.track import Track
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.track import Track
 
 
 def experiment(case_name: str, devices: bool) -> to.Experiment:
     case = CASES[case_name]
     local = to.Local(to.SGD(lr=case.lr), steps=case.steps, batch_size=case.batch)
-    closing = to.Deadline(1e6) if devices else to.WaitForAll()
+    closing = to.closing.Deadline(1e6) if devices else to.closing.WaitForAll()
     fleet = to.devices.Tiers(noise=0.2, slow_chance=0.1) if devices else None
     return to.Experiment(
         world=to.World(held_by_clients(case, *make_tensors(case)), devices=fleet),

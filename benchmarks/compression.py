@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 import turnout as to
-from turnout.machine.clock import Stopwatch
-from turnout.tracks.prepare import prepare
+from turnout.machine.profiling import Stopwatch
+from turnout.running.tracks.prepare import prepare
 
 COMPRESSION = ("encode", "decode", "broadcast", "client state")  # stages of the round (turnout run --profile)
 
@@ -29,7 +29,7 @@ def experiment(args: argparse.Namespace, compression: Any) -> to.Experiment:
     x, y = torch.rand(len(owner), 1, 28, 28, generator=g), torch.randint(0, 10, (len(owner),), generator=g)
     data = to.data.Own(x, y, owner, test=(x[:100], y[:100]), test_share=0.0)
     local = to.Local(to.SGD(lr=0.1), epochs=1, batch_size=args.batch)
-    runtime = to.InProcess(device=args.device, threads=args.threads)
+    runtime = to.runtime.InProcess(device=args.device, threads=args.threads)
     algorithm = to.Algorithm(local, compression=compression)
     return to.Experiment(to.World(data), to.models.fdms_mnist_cnn(), algorithm, rounds=args.rounds, runtime=runtime)
 
@@ -68,10 +68,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
     kinds = {
-        "dense": to.Dense(),
-        "sparse-ternary": to.SparseTernary(args.keep),
-        "top-k": to.TopK(args.keep),
-        "quantise": to.Quantise(),
+        "dense": to.compression.Dense(),
+        "sparse-ternary": to.compression.SparseTernary(args.keep),
+        "top-k": to.compression.TopK(args.keep),
+        "quantise": to.compression.Quantise(),
     }
     print(f"{args.clients} clients, {args.steps} steps of {args.batch}; medians of {args.rounds - 2} rounds")
     print("kind         training ms  compression ms  / training  of a round  bytes up    down (a client)")

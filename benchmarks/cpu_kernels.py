@@ -3,7 +3,7 @@
     python benchmarks/cpu_kernels.py [--cases a b c h] [--repeats 30]
 
 First torch's own products of such sizes, then a case's clients taking all local steps of a round in one call of
-engine/native/, both on one thread. The best of the repeats counts: other programs only ever add time. Work is counted
+kernels/native.py, both on one thread. The best of the repeats counts: others only add time. Work is counted
 as multiplications with an addition, two operations each, of the layers' products forward, for the weights' gradient,
 and for the input's where it is needed; padding of vectors, pooling, loss and copies are not counted, but timed.
 
@@ -31,12 +31,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from turnout_side import NextInLine, held_by_clients
 
 import turnout as to
+from turnout.context import Context
 from turnout.engine.batches import address_batches
-from turnout.engine.native.steps import NativeJob, StepRule, StepTensors
-from turnout.machine.clock import Stopwatch
+from turnout.engine.kernels.native import NativeJob, StepRule, StepTensors
+from turnout.machine.profiling import Stopwatch
 from turnout.machine.threads import cores
 from turnout.round import run_round
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 PRODUCTS = {
     "b, 784 to 200, forward": (10, 784, 200),
@@ -80,7 +81,7 @@ def ready(case: Case) -> tuple[to.Experiment, Any]:
         world=to.World(held_by_clients(case, *make_tensors(case))),
         model=build_model(case),
         algorithm=to.Algorithm(local, selection=NextInLine(case)),
-        runtime=to.InProcess(device="cpu"),
+        runtime=to.runtime.InProcess(device="cpu"),
     )
     return experiment, prepare(experiment)
 
@@ -115,18 +116,18 @@ def operations(case: Case) -> int:
     """Torch's operations in a round."""
     experiment, prepared = ready(case)
     with Counted() as counted:
-        run_round(prepared.server, 0, 0, experiment.algorithm, prepared.runtime)
+        run_round(prepared.server, 0, Context(experiment.algorithm, prepared.runtime, 0))
     return counted.count
 
 
 def stages(case: Case, rounds: int) -> dict[str, float]:
     """The median microseconds of each stage of a round, and of a whole one."""
     experiment, prepared = ready(case)
-    server, took = prepared.server, defaultdict(list)
+    server, took, ctx = prepared.server, defaultdict(list), Context(experiment.algorithm, prepared.runtime, 0)
     for t in range(rounds + 5):
         watch = Stopwatch()
         with watch.running("everything else"):
-            server, _ = run_round(server, t, 0, experiment.algorithm, prepared.runtime)
+            server = run_round(server, t, ctx).after
         for name, seconds in {**watch.seconds, "a round": sum(watch.seconds.values())}.items():
             took[name].append(seconds)
     return {name: 1e6 * median(seconds[5:]) for name, seconds in took.items()}

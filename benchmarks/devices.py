@@ -23,14 +23,15 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.torch import load_file
+from turnout.deploy.flower.settings import Flower
 
 import turnout as to
-from turnout.config.read import to_toml
 from turnout.deploy.app import PROJECT
 from turnout.deploy.processes import SUPERLINK, Process, ServerPlace, device_process, free_port, program
 from turnout.deploy.serving import Serving
-from turnout.records.records import Records
+from turnout.running.config.read import to_toml
 from turnout.running.loop import run_id
+from turnout.running.records.records import Records
 from turnout.runtimes import wire
 
 
@@ -39,10 +40,10 @@ def experiment(devices: int, rounds: int, seconds: float, close_at: float) -> to
     return to.Experiment(
         world=to.World(to.data.Digits(clients=devices)),
         model=to.models.MLP(32),
-        algorithm=to.Algorithm(local, terms=[to.Scaffold()]),
+        algorithm=to.Algorithm(local, terms=[to.terms.Scaffold()]),
         rounds=rounds,
         evaluate=to.Evaluate(every=10),
-        runtime=to.Flower(
+        runtime=Flower(
             clients=devices, start_with=int(0.9 * devices), least=devices // 2, server_data=True, close_at=close_at,
             round_seconds=seconds, request_seconds=seconds / 2,
         ),
@@ -135,15 +136,15 @@ def worked(pid: int | None) -> float:
 
 def play(load: Load, kill: float, limit: float) -> None:
     """Until the last round, or the limit: after each round, kill some processes and start those killed before."""
-    chance, dead, told, until = random.Random(0), list[Process](), 0, time.monotonic() + limit
+    chance, dead, outbox, until = random.Random(0), list[Process](), 0, time.monotonic() + limit
     load.serving.start()
     for process in load.processes:
         process.start()
     began = time.monotonic()
     while not load.serving.watch() and time.monotonic() < until:
-        if load.serving.rounds_done() > told:
-            told = load.serving.rounds_done()
-            print(f"round {told - 1}: {time.monotonic() - began:6.1f} s, {load.used()}", flush=True)
+        if load.serving.rounds_done() > outbox:
+            outbox = load.serving.rounds_done()
+            print(f"round {outbox - 1}: {time.monotonic() - began:6.1f} s, {load.used()}", flush=True)
             for process in dead:
                 process.start()
             dead = chance.sample(load.processes, round(kill * len(load.processes)))

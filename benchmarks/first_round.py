@@ -26,8 +26,8 @@ from cases import CASES
 from gpu_models import experiment, laps
 
 from turnout.engine import train
-from turnout.machine import rehearsal, triton_tools
-from turnout.tracks.prepare import prepare
+from turnout.machine import triton_tools
+from turnout.running.tracks.prepare import prepare
 
 WAYS = ("one by one", "side by side")
 
@@ -51,7 +51,7 @@ def time_rehearsals() -> list[float]:
 
     def timed(work: Any) -> None:
         start = time.perf_counter()
-        rehearsal.rehearse(work)
+        triton_tools.rehearse(work)
         seconds.append(time.perf_counter() - start)
 
     train.rehearse = timed
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--way", choices=WAYS, help="only one process: this one")
     args = parser.parse_args()
     if args.way:
-        rehearsal.SIDE_BY_SIDE = args.way == WAYS[1]
+        triton_tools.SIDE_BY_SIDE = args.way == WAYS[1]
         print(first_rounds(args.cases, args.clients, args.device), flush=True)
         return
     for name in args.cases.split(","):

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from turnout.world.fleet import Reading, read_fleet
-from turnout.world.fleet.diagnosis import diagnose
-from turnout.world.fleet.fit import fit
-from turnout.world.fleet_log import FleetLog
+from turnout.fleet import Reading, read_fleet
+from turnout.fleet.diagnosis import diagnose
+from turnout.fleet.fit import fit
+from turnout.fleet.fleet_participation import FleetLog
 
 
 @contextmanager

@@ -25,13 +25,13 @@ import torch
 
 import turnout as to
 from turnout.data.federation import Federation
-from turnout.machine.clock import Stopwatch
-from turnout.parts.arrived import Arrived
+from turnout.machine.profiling import Stopwatch
 from turnout.parts.substitution import friends
-from turnout.parts.substitution.base import Lent
+from turnout.parts.substitution.base import Substitutes
+from turnout.parts.updates import Updates
 from turnout.rng import rng
-from turnout.tracks.prepare import prepare
-from turnout.tracks.weights import Weights
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.weights import Weights
 from turnout.types import State
 
 CLASSES, FEATURES = 20, 40
@@ -60,15 +60,17 @@ def experiment(args: argparse.Namespace, substitution: Any) -> to.Experiment:
     return to.Experiment(
         to.World(Clusters(args.clients, args.samples), participation),
         to.models.MLP(328),
-        to.Algorithm(local, substitution=substitution, shares=to.Shares("uniform")),
+        to.Algorithm(local, substitution=substitution, shares=to.weighting.Shares("uniform")),
         rounds=args.rounds,
-        runtime=to.InProcess(device=args.device, threads=args.threads),
+        runtime=to.runtime.InProcess(device=args.device, threads=args.threads),
     )
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Rounds in this process: seconds of training and of bookkeeping in each, and the process's peak memory."""
-    prepared = prepare(experiment(args, to.Spread() if args.part == "dropout" else to.Friends()))
+    prepared = prepare(
+        experiment(args, to.substitution.Spread() if args.part == "dropout" else to.substitution.Friends())
+    )
     rows = list(rounds_of(prepared, args.rounds))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"rows": rows, "peak": peak, "parameters": prepared.model.layout.shared}
@@ -122,12 +124,12 @@ def candidates(args: argparse.Namespace) -> None:
     """Made-up updates of ten kinds of clients: processor time of comparing them, with and without candidates."""
     torch.set_num_threads(1)
     clients, present, width, g = 1300, 1000, 20_000, torch.Generator().manual_seed(0)
-    kept = to.Candidates(theta_scale=0.05, min_common=2)
+    kept = to.substitution.Candidates(theta_scale=0.05, min_common=2)
     parts = {
-        "projected": to.Friends(),
-        "projected, candidates": to.Friends(candidates=kept),
-        "exact": to.Friends(project_above=float("inf")),
-        "exact, candidates": to.Friends(project_above=float("inf"), candidates=kept),
+        "projected": to.substitution.Friends(),
+        "projected, candidates": to.substitution.Friends(candidates=kept),
+        "exact": to.substitution.Friends(project_above=float("inf")),
+        "exact, candidates": to.substitution.Friends(project_above=float("inf"), candidates=kept),
     }
     states = {name: part.begin(clients, width) for name, part in parts.items()}
     kind_LP = torch.randn(CLASSES // 2, width, generator=g)
@@ -136,11 +138,13 @@ def candidates(args: argparse.Namespace) -> None:
         client_R = torch.randperm(clients, generator=g)[:present].sort().values
         update_RP = kind_LP[client_R % len(kind_LP)] + torch.randn(present, width, generator=g)
         work_C = torch.zeros(clients, dtype=torch.float64).index_fill(0, client_R, 1.0)
-        turnout = to.Turnout(torch.arange(clients), work_C, 1.0, work_C, work_C)
-        arrived = Arrived(t, 0, client_R, update_RP, kind_LP[0], turnout)
+        turnout = to.types.Turnout(torch.arange(clients), work_C, 1.0, work_C, work_C)
+        updates = Updates(
+            t, 0, client_R, update_RP, kind_LP[0], turnout, torch.searchsorted(turnout.client_C, client_R)
+        )
         for name, part in parts.items():
             start = time.thread_time()
-            states[name] = part.observe(states[name], arrived)
+            states[name] = part.observe(states[name], updates)
             spent = 1000 * (time.thread_time() - start)
             if t in (0, 4, 9, 19):
                 print(f"{t:5d} {states[name]['compared']:15,d} {spent:13.0f}  {name}")
@@ -150,33 +154,33 @@ def projection(args: argparse.Namespace) -> None:
     """The same updates compared exactly and by projections of several sizes: who is chosen."""
     args = argparse.Namespace(**vars(args) | {"clients": 400, "present": 200})
     sizes = (256, 1024, 2048, 4096)
-    parts = {"exact": to.Friends(project_above=float("inf"))}
-    parts |= {str(size): to.Friends(project_above=0, project_to=size) for size in sizes}
+    parts = {"exact": to.substitution.Friends(project_above=float("inf"))}
+    parts |= {str(size): to.substitution.Friends(project_above=0, project_to=size) for size in sizes}
     states = {name: part.begin(args.clients, 0) for name, part in parts.items()}
     chosen: dict[str, list[torch.Tensor]] = {name: [] for name in parts}
     lost: dict[str, list[float]] = {name: [] for name in parts}
 
     @dataclass(frozen=True)
-    class All(to.Spread):
+    class All(to.substitution.Spread):
         """Spread that shows every round to all of them."""
 
-        def observe(self, state: State, arrived: Arrived) -> State:
+        def observe(self, state: State, updates: Updates) -> State:
             for name, part in parts.items():
-                states[name] = part.observe(states[name], arrived)
+                states[name] = part.observe(states[name], updates)
             return state
 
-        def lend(self, state: State, share_C: torch.Tensor, counts_C: torch.Tensor, arrived: Arrived) -> Lent:
+        def lend(self, state: State, share_C: torch.Tensor, counts_C: torch.Tensor, updates: Updates) -> Substitutes:
             for name, part in parts.items():
-                chosen[name].append(part.lend(states[name], share_C, counts_C, arrived).friend_C)
+                chosen[name].append(part.lend(states[name], share_C, counts_C, updates).friend_C)
             client_K, exact_KK = friends.similarity(states["exact"])
             place = torch.full((args.clients,), -1).index_copy(0, client_K, torch.arange(len(client_K)))
             best = chosen["exact"][-1]
             for name in parts:
                 mine, both = chosen[name][-1], (chosen[name][-1] >= 0) & (best >= 0)
-                row = place[arrived.turnout.client_C[both]]
+                row = place[updates.turnout.client_C[both]]
                 gap = exact_KK[row, place[best[both]]] - exact_KK[row, place[mine[both]]]
                 lost[name].append(float(gap.mean()) if len(gap) else 0.0)
-            return super().lend(state, share_C, counts_C, arrived)
+            return super().lend(state, share_C, counts_C, updates)
 
     prepared = prepare(experiment(args, All()))
     state = prepared.begin()

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from turnout.engine.gpu import convolution, dense, few_channels, pixels
-from turnout.engine.gpu.few_channels import FewTile
+from turnout.engine.kernels import convolution, dense, few_channels, pixels
+from turnout.engine.kernels.few_channels import FewTile
 from turnout.machine.triton_tools import EXACT, FAST
 
 

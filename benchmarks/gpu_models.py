@@ -24,7 +24,7 @@ from cases import CASES, CHARACTERS, CLASSES, Case, build_model, mean_loss
 from torch import Tensor
 
 import turnout as to
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 DRAWN = 20_000  # samples; where more are wanted, these again
 
@@ -64,9 +64,9 @@ def experiment(case: Case, clients: int, args: argparse.Namespace, engine: str =
         to.World(data, to.participation.Always()),
         build_model(case),
         to.Algorithm(to.Local(to.SGD(case.lr), batch_size=case.batch, **work)),
-        task=to.NextCharacter() if case.everywhere else to.Classification(),
+        task=to.tasks.NextCharacter() if case.everywhere else to.tasks.Classification(),
         rounds=1000,
-        runtime=to.InProcess(device=args.device, precision=precision, engine=engine),
+        runtime=to.runtime.InProcess(device=args.device, precision=precision, engine=engine),
     )
 
 

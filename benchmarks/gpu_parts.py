@@ -21,28 +21,28 @@ from torch import nn
 
 import turnout as to
 from turnout.engine.trainers import Place
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "plain": dict,
-    "elastic": lambda: {"terms": [to.Elastic()]},
-    "proximal": lambda: {"terms": [to.Proximal()]},
-    "scaffold": lambda: {"terms": [to.Scaffold()]},
-    "fedgate": lambda: {"terms": [to.FedGATE()]},
-    "ternary": lambda: {"compression": to.SparseTernary(0.01)},
-    "8 bit": lambda: {"compression": to.Quantise()},
-    "friends": lambda: {"substitution": to.Friends()},
-    "stale": lambda: {"substitution": to.Stale()},
+    "elastic": lambda: {"terms": [to.terms.Elastic()]},
+    "proximal": lambda: {"terms": [to.terms.Proximal()]},
+    "scaffold": lambda: {"terms": [to.terms.Scaffold()]},
+    "fedgate": lambda: {"terms": [to.terms.FedGATE()]},
+    "ternary": lambda: {"compression": to.compression.SparseTernary(0.01)},
+    "8 bit": lambda: {"compression": to.compression.Quantise()},
+    "friends": lambda: {"substitution": to.substitution.Friends()},
+    "stale": lambda: {"substitution": to.substitution.Stale()},
     "head at home": lambda: {"personal": to.personal.Named("output.*")},
     "independent": lambda: {"personal": to.personal.everything},
     "momentum": lambda: {"local": local(to.SGD(0.05, momentum=0.9))},
     "adam": lambda: {"local": local(to.Adam(0.001))},
     "independent adam": lambda: {"local": local(to.Adam(0.001)), "personal": to.personal.everything},
     "together": lambda: {
-        "terms": [to.Elastic(0.01, reduce="mean")],
+        "terms": [to.terms.Elastic(0.01, reduce="mean")],
         "personal": to.personal.Named("output.*"),
-        "compression": to.SparseTernary(0.01),
-        "substitution": to.Friends(),
+        "compression": to.compression.SparseTernary(0.01),
+        "substitution": to.substitution.Friends(),
     },
 }
 
@@ -68,7 +68,7 @@ def experiment(
 ) -> to.Experiment:
     algorithm = to.Algorithm(**{"local": local(to.SGD(0.05)), **settings})
     world = to.World(data(clients), to.participation.Always())
-    runtime = to.InProcess(device=device, precision=precision if device == "cuda" else "float32")
+    runtime = to.runtime.InProcess(device=device, precision=precision if device == "cuda" else "float32")
     return to.Experiment(world, getattr(to.models, model)(), algorithm, rounds=rounds, runtime=runtime)
 
 

@@ -22,7 +22,7 @@ from gpu_parts import PARTS, experiment
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cuLaunchKernelEx", "cudaLaunchKernelExC", "cudaMemcpyAsync")

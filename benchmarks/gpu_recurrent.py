@@ -17,8 +17,8 @@ from gpu_kernels import Call, show
 from torch import Tensor
 
 from turnout.engine import recurrent
-from turnout.engine.gpu import gru, lstm
-from turnout.engine.gpu.recurrence import Launch, rounded
+from turnout.engine.kernels import gru, lstm, recurrence
+from turnout.engine.kernels.recurrence import Launch, rounded
 
 B, T, H = 10, 80, 256
 
@@ -36,7 +36,7 @@ def ways(kind: str, name: str, call: Call, settings: Settings) -> Iterator[tuple
 
 def launched(kind: str, name: str, launch: Launch, gates: int, call: Call) -> Call:
     def other() -> Tensor:
-        with patch.object(MODULES[kind], name, launch), patch.object(MODULES[kind], "GATES", gates):
+        with patch.object(MODULES[kind], name, launch), patch.object(recurrence, "GATES", gates):
             return call()
 
     return other

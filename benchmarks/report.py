@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from turnout.report import write_report
+from turnout.view.report.page import write_report
 
 sys.path.append(str(Path(__file__).absolute().parent.parent / "tests"))
 

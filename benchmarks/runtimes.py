@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import turnout as to
-from turnout.runtimes.keeping import KEPT
+from turnout.running.tracks.prepare import prepare
+from turnout.runtimes.crew import KEPT
 from turnout.runtimes.parted import PartedRuntime
-from turnout.runtimes.settings import RuntimeSpec
-from turnout.tracks.prepare import prepare
+from turnout.settings import RuntimeSpec
 
 WARM = 3
 MODELS = {
@@ -47,7 +47,7 @@ def experiment(model: str, cohort: int, kept: bool) -> to.Experiment:
         model=MODELS[model],
         algorithm=to.Algorithm(
             to.Local(to.SGD(lr=0.01), steps=10, batch_size=20),
-            terms=[to.Scaffold()] if kept else [],
+            terms=[to.terms.Scaffold()] if kept else [],
             selection=to.selection.Count(cohort),
         ),
         evaluate=to.Evaluate(every=1_000_000),
@@ -69,23 +69,23 @@ def timed(given: to.Experiment, runtime: RuntimeSpec, rounds: int) -> Timed:
     state = track.begin()
     for t in range(WARM + rounds):
         state, _ = track.round(state, t)
-    track.close()
+    track.runtime.close()
     return Timed(min(seconds[WARM:]), min(beyond[WARM:]))
 
 
 def settings(name: str, workers: int, device: str) -> RuntimeSpec:
-    each = to.InProcess(device=device, threads=1)
+    each = to.runtime.InProcess(device=device, threads=1)
     if name == "in-process":
         return each
     if name == "threads":
-        return to.InProcess(device=device, threads=workers)
-    return to.Processes(workers, each) if name == "processes" else to.Ray(workers=workers, compute=each)
+        return to.runtime.InProcess(device=device, threads=workers)
+    return to.runtime.Processes(workers, each) if name == "processes" else to.runtime.Ray(workers=workers, compute=each)
 
 
 def row(model: str, cohort: int, kept: bool, runtimes: Sequence[str], workers: int, rounds: int, device: str) -> str:
     given = experiment(model, cohort, kept)
     one = timed(given, settings("in-process", 1, device), rounds)
-    parameters = prepare(given.but(runtime=to.InProcess(device="cpu", threads=1))).model.layout.shared
+    parameters = prepare(given.but(runtime=to.runtime.InProcess(device="cpu", threads=1))).model.layout.shared
     cells = [f"{model}{' + SCAFFOLD' if kept else ''}", f"{parameters:,}", str(cohort), f"{1000 * one.work:.1f}"]
     for name in runtimes:
         found = timed(given, settings(name, workers, device), rounds)

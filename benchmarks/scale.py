@@ -19,7 +19,7 @@ import time
 from statistics import median
 
 import turnout as to
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 COHORT = 100
 

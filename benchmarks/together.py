@@ -18,10 +18,10 @@ import torch
 from rich.console import Console
 
 import turnout as to
-from turnout.machine.clock import Stopwatch
+from turnout.machine.profiling import Stopwatch
 from turnout.rng import rng
 from turnout.running.profile import Profile, profile_table
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 ALLOWED = 2.0
 
@@ -44,17 +44,17 @@ def experiments(clients: int, samples: int, rounds: int, device: str) -> dict[st
     alone = to.Experiment(
         world,
         to.models.fdms_mnist_cnn(),
-        to.Algorithm(local, weighting=to.ByShare(), membership=to.Membership(join="vanilla", surveyed=0)),
+        to.Algorithm(local, weighting=to.weighting.ByShare(), membership=to.Membership(join="vanilla", surveyed=0)),
         rounds=rounds,
-        runtime=to.InProcess(device=device),
+        runtime=to.runtime.InProcess(device=device),
     )
     everything = to.Algorithm(
         local,
-        terms=(to.Elastic(0.01, reduce="mean"),),
+        terms=(to.terms.Elastic(0.01, reduce="mean"),),
         personal=to.personal.Named("output.*"),
-        compression=to.SparseTernary(),
-        substitution=to.Friends(),
-        weighting=to.ByWork(),
+        compression=to.compression.SparseTernary(),
+        substitution=to.substitution.Friends(),
+        weighting=to.weighting.ByWork(),
         membership=to.Membership(leave="decide"),
     )
     return {"alone": alone, "together": alone.but(algorithm=everything)}

@@ -14,15 +14,16 @@ from side import Clock, Options, State, read_options, report_check, report_times
 from torch import Tensor
 
 import turnout as to
+from turnout.context import Context
 from turnout.engine.batches import address_batches
-from turnout.parts.selection import Memoryless
+from turnout.parts.selection import Selection
 from turnout.round import run_round
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 from turnout.world.members import Members
 
 
 @dataclass(frozen=True)
-class NextInLine(Memoryless):
+class NextInLine(Selection):
     """The cohort every side trains in round t."""
 
     case: Case
@@ -44,15 +45,16 @@ def turnout_rounds(options: Options, rounds: int) -> tuple[list[float], State]:
         world=to.World(data),
         model=build_model(case, dropout=not options.check),
         algorithm=to.Algorithm(local, selection=NextInLine(case)),
-        task=to.NextCharacter() if case.everywhere else to.Classification(),
-        runtime=to.InProcess(device=options.device, precision=precision(options), engine=options.engine),
+        task=to.tasks.NextCharacter() if case.everywhere else to.tasks.Classification(),
+        runtime=to.runtime.InProcess(device=options.device, precision=precision(options), engine=options.engine),
     )
     prepared = prepare(experiment)
     print(prepared.runtime.describe(), flush=True)
     server, clock = prepared.server, Clock(options.device)
+    ctx = Context(experiment.algorithm, prepared.runtime, 0)
     clock.start()
     for t in range(rounds):
-        server, _ = run_round(server, t, 0, experiment.algorithm, prepared.runtime)
+        server = run_round(server, t, ctx).after
         clock.lap()
     return clock.laps, prepared.model.layout.unpack(server.shared_P)
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/watch.md: the live page and the report in a real browser, of runs that are made here.
+"""The pictures of docs/experiments-and-runs.md: the live page and the report, in a real browser.
 
     python docs/draw_watch.py
 
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 import turnout as to
-from turnout.recipes.friends import friends
-from turnout.recipes.multitask import multitask
-from turnout.report import write_report
+from turnout.view.report.page import write_report
+from turnout_papers.recipes.friends import friends
+from turnout_papers.recipes.multitask import multitask
 
 HERE = Path(__file__).absolute().parent
 sys.path.append(str(HERE.parent / "tests"))

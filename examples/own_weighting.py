@@ -12,7 +12,7 @@ from turnout.types import Turnout
 
 
 @dataclass(frozen=True)
-class Tempered(to.Weighting):
+class Tempered(to.weighting.Weighting):
     """a_k = (E / s_k)^power p_k: scheme B at power 0, scheme C at power 1."""
 
     power: float = 0.5

@@ -28,15 +28,15 @@ def experiment(alone: str | None = None, seed: int = 0) -> to.Experiment:
     gone = [to.Leave(device, 0) for device in DEVICES if alone not in (None, device)]
     return to.Experiment(
         world=to.World(arriving, events=gone),
-        algorithm=to.Scores(
+        algorithm=to.scores.Scores(
             local=to.Local(to.Adam(lr=0.01, beta1=0.9, beta2=0.999), epochs=5, batch_size=4),
             models=dict(zip(DEVICES, models, strict=True)),
             early=None,  # a dozen samples leave none to judge by
-            distil=to.Distil(epochs=10, batch_size=20),
+            distil=to.scores.Distil(epochs=10, batch_size=20),
         ),
         rounds=4,
         seed=seed,
-        runtime=to.InProcess(device="cpu", threads=1),
+        runtime=to.runtime.InProcess(device="cpu", threads=1),
     )
 
 

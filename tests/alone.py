@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from turnout.engine.batches import address_batches
-from turnout.tracks.weights import Weights
+from turnout.running.tracks.weights import Weights
 from turnout.types import Samples
 
 

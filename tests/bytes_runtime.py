@@ -21,18 +21,17 @@ import torch
 from torch import Tensor
 
 import turnout as to
-from turnout.config.read import from_table
-from turnout.config.write import to_toml
 from turnout.engine.trainers import place_of
-from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Simulation, Told
-from turnout.parts.compression.base import Dense, Sending
+from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, Simulation
+from turnout.parts.compression.base import Sending
+from turnout.running.config.read import from_table
+from turnout.running.config.write import to_toml
+from turnout.running.tracks.building import enrolment_of
+from turnout.running.tracks.prepare import settled
 from turnout.runtimes import border, wire
-from turnout.runtimes.clients import Clients
+from turnout.runtimes.client_pool import ClientPool
 from turnout.runtimes.inprocess import Simulated
 from turnout.runtimes.setup import Setup
-from turnout.runtimes.whole_model import with_first_values
-from turnout.tracks.building import enrolment_of
-from turnout.tracks.prepare import settled
 from turnout.types import Replies, State, Tensors, Turnout
 from turnout.world.events import Calendar
 
@@ -43,7 +42,7 @@ class BytesOnly:
 
     kind: ClassVar[str] = "bytes-only"
     processes: tuple[Process, ...]
-    compute: to.InProcess = to.InProcess(device="cpu", threads=1)  # noqa: RUF009 (frozen)
+    compute: to.runtime.InProcess = to.runtime.InProcess(device="cpu", threads=1)  # noqa: RUF009 (frozen)
     shares_the_machine: ClassVar[bool] = False
 
     def on_threads(self, threads: int) -> BytesOnly:
@@ -95,7 +94,7 @@ def living_at(processes: Sequence[Process], client_I: Tensor) -> list[tuple[Proc
 class BytesRuntime(Simulated):
     """The server's side: it draws the turnout and knows sample counts, and has neither data nor rows of clients."""
 
-    def __init__(self, setup: Setup, processes: Sequence[Process], compute: to.InProcess):
+    def __init__(self, setup: Setup, processes: Sequence[Process], compute: to.runtime.InProcess):
         super().__init__(setup)
         self.processes, self.working = processes, list[int]()
         text = to_toml(setup.experiment.but(runtime=compute))
@@ -110,8 +109,8 @@ class BytesRuntime(Simulated):
         return living_at(self.processes, client_I)
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
-        plan = self.plan(client_C, download)
-        return plan.turnout, None if plan.asked is None else self._work("work", plan.asked, download)
+        turnout, asked = self.plan(client_C, download)
+        return turnout, None if asked is None else self._work("work", asked, download)
 
     def _work(self, what: str, asked: Assignment, download: Download) -> Replies:
         parts = self._at(asked.client_R)
@@ -143,18 +142,19 @@ class BytesRuntime(Simulated):
         for process in self.processes:
             process.ask("commit", client=client_R)
 
-    def farewell(self, client_I: Tensor, told: Told) -> Farewell:
+    def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
         found = [
-            wire.farewell_of(process.ask("farewell", client=client_I[place], told=told.to_state()))
+            process.ask("depart", client=client_I[place], outbox=outbox.to_state())
             for process, place in self._at(client_I)
         ]
-        client_H = torch.cat([f.client_H for f in found])
+        client_H = torch.cat([f["client"] for f in found])
         order = torch.searchsorted(client_I.sort().values, client_H).argsort()
 
         def joined(rows: list[dict[str, Tensors]]) -> dict[str, Tensors]:
             return {t: {n: torch.cat([r[t][n] for r in rows])[order] for n in rows[0][t]} for t in rows[0]}
 
-        return Farewell(client_H[order], joined([f.said for f in found]), joined([f.remembered for f in found]))
+        to_forget, to_remember = (joined([f[name] for f in found]) for name in ("to_forget", "to_remember"))
+        return Departure(client_H[order], to_forget, to_remember)
 
     def forget(self, client_I: Tensor) -> None:
         for process, place in self._at(client_I):
@@ -213,7 +213,7 @@ class BytesRuntime(Simulated):
         return asked.client_R, self._work("would send", asked, download).message.tensors["update"]
 
     def own_model(self, client: int, asked: Measure) -> tuple[Tensor, Tensors]:
-        raise to.Mistake("a client's own model stays where the client is")
+        raise to.UserError("a client's own model stays where the client is")
 
 
 # -- the other side
@@ -258,7 +258,7 @@ class Home(ClientsAtHome):
         place = place_of(prepared.runtime.compute)
         assert isinstance(prepared.algorithm, to.Algorithm)
         self.residue, self.processes, self.place = residue, processes, place
-        self.clients = Clients(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
+        self.clients = ClientPool(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
         return {}
 
     def work(self, download: State, asked: State) -> State:
@@ -272,18 +272,19 @@ class Home(ClientsAtHome):
         return wire.replies_tree(self.clients.unfinished(self._only_mine(client), wire.download_of(download)))
 
     def would_send(self, download: State, asked: State) -> State:
-        plain = replace(self.clients.algorithm, compression=Dense())
-        return wire.replies_tree(self.clients.work(wire.download_of(download), wire.assignment_of(asked), plain)[0])
+        replies, _ = self.clients.work(wire.download_of(download), wire.assignment_of(asked), dense=True)
+        return wire.replies_tree(replies)
 
     def commit(self, client: Tensor) -> State:
         self.clients.commit(client)
         return {}
 
-    def farewell(self, client: Tensor, told: State) -> State:
-        return wire.farewell_tree(self.clients.farewell(self._only_mine(client), Told.from_state(told)))
+    def depart(self, client: Tensor, outbox: State) -> State:
+        found = self.clients.depart(self._only_mine(client), Outbox.from_state(outbox))
+        return {"client": found.client_H, "to_forget": found.to_forget, "to_remember": found.to_remember}
 
     def gradient(self, shared: Tensor, states: State, client: Tensor, share: Tensor, t: int) -> State:
-        flat_P, own = with_first_values(self.clients.model, shared, wire.flatten(states)[0])
+        flat_P, own = self.clients.model.with_first_values(shared, wire.flatten(states)[0])
         found_P = self.clients.mean_gradient(flat_P, own, self._only_mine(client), share, t)
         assert found_P is not None
         return {"gradient": found_P[: len(shared)]}

@@ -18,15 +18,23 @@ from torch import Tensor
 
 import turnout as to
 from bytes_runtime import BytesOnly, ClientsAtHome, Process, living_at, serve
-from turnout.config.read import from_table
-from turnout.config.write import to_toml
-from turnout.tracks.building import enrolment_of
-from turnout.tracks.scores import wire
-from turnout.tracks.scores.clients import ScoreClients
-from turnout.tracks.scores.exchange import BuildAnswer, BuildRequest, LearnReply, LearnRequest, OwnOutput
-from turnout.tracks.scores.inprocess import SimulatedScores
-from turnout.tracks.scores.prepare import set_up
-from turnout.tracks.scores.setup import ScoreSetup
+from turnout.running.config.read import from_table
+from turnout.running.config.write import to_toml
+from turnout.running.tracks.building import enrolment_of
+from turnout.running.tracks.track import ON_ITS_DEVICE
+from turnout.scores.clients import ScoreClients
+from turnout.scores.exchange import (
+    BuildAnswer,
+    BuildRequest,
+    LearnReply,
+    LearnRequest,
+    OwnOutput,
+    ScoreSetup,
+    records_of,
+    tree_of,
+)
+from turnout.scores.runtimes import SimulatedScores
+from turnout.scores.track import set_up
 from turnout.types import State
 
 
@@ -45,11 +53,9 @@ class ScoresByBytes(BytesOnly):
 class BytesScores(SimulatedScores):
     """The server's side: it draws the turnout and knows labels and sample counts; it has no samples and no models."""
 
-    simulation = None
-
-    def __init__(self, setup: ScoreSetup, processes: Sequence[Process], compute: to.InProcess):
+    def __init__(self, setup: ScoreSetup, processes: Sequence[Process], compute: to.runtime.InProcess):
         super().__init__(setup)
-        self.processes, self.full_work = processes, setup.algorithm.local.full_work
+        self.processes = processes
         text = to_toml(setup.experiment.but(runtime=compute))
         for i, process in enumerate(processes):
             process.ask("open", experiment=text, residue=i, processes=len(processes))
@@ -57,18 +63,16 @@ class BytesScores(SimulatedScores):
     def build(self, request: BuildRequest) -> BuildAnswer:
         fraction_C, parts = self.fractions(request.client_C, request.t), living_at(self.processes, request.client_C)
         for process, place in parts:
-            own = wire.build_request_tree(request.among(request.client_C[place]))
+            own = vars(replace(request, client_C=request.client_C[place]))
             process.send("build", request=own, fraction=fraction_C[place])
-        answer = BuildAnswer.nobody(self.full_work)
-        for process, _ in parts:
-            answer = answer.plus(wire.build_answer_of(process.answer()))
-        return answer.among(request.client_C)
+        answers = [BuildAnswer.of(process.answer()) for process, _ in parts]
+        return BuildAnswer.join(answers, request.client_C, self.full_work)
 
     def learn(self, request: LearnRequest) -> Sequence[LearnReply]:
         parts = living_at(self.processes, request.client_C)
         for process, place in parts:
-            process.send("learn", request=wire.learn_request_tree(request.among(request.client_C[place])))
-        replies = [reply for process, _ in parts for reply in wire.learn_replies_of(process.answer()["replies"])]
+            process.send("learn", request=request.among(request.client_C[place].tolist()).to_tree())
+        replies = [reply for process, _ in parts for reply in records_of(LearnReply, process.answer()["replies"])]
         return sorted(replies, key=lambda reply: reply.client)
 
     def forget(self, client_I: Tensor) -> None:
@@ -80,7 +84,7 @@ class BytesScores(SimulatedScores):
             p.ask("measure", client=client_C[place], tested=tested_R)
             for p, place in living_at(self.processes, client_C)
         ]
-        return [own for answer in asks for own in wire.own_outputs_of(answer["outputs"])]
+        return [own for answer in asks for own in records_of(OwnOutput, answer["outputs"])]
 
     def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
         """Each process writes files of its own."""
@@ -93,6 +97,9 @@ class BytesScores(SimulatedScores):
     def load(self, run: str, folder: Path, files: list[str]) -> None:
         for i, process in enumerate(self.processes):
             process.ask("load", folder=str(folder), files=[f for f in files if f"-p{i}-" in f])
+
+    def own_module(self, client: int) -> Any:
+        raise to.UserError(ON_ITS_DEVICE)
 
     def describe(self) -> dict[str, Any]:
         return self.processes[0].ask("describe")
@@ -115,17 +122,17 @@ class Home(ClientsAtHome):
         return {}
 
     def build(self, request: State, fraction: Tensor) -> State:
-        asked = wire.build_request_of(request)
+        asked = BuildRequest(**request)
         self._only_mine(asked.client_C)
-        return wire.build_answer_tree(self.clients.build(asked, fraction))
+        return self.clients.build(asked, fraction).to_tree()
 
     def learn(self, request: State) -> State:
-        asked = wire.learn_request_of(request)
+        asked = LearnRequest.of(request)
         self._only_mine(asked.client_C)
-        return {"replies": wire.learn_replies_tree(self.clients.learn(asked))}
+        return {"replies": tree_of(self.clients.learn(asked))}
 
     def measure(self, client: Tensor, tested: Tensor) -> State:
-        return {"outputs": wire.own_outputs_tree(self.clients.measure(self._only_mine(client), tested))}
+        return {"outputs": tree_of(self.clients.measure(self._only_mine(client), tested))}
 
 
 if __name__ == "__main__":

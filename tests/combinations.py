@@ -1,6 +1,6 @@
 """Whole algorithms at random: every part with every other, each drawn from the address (seed, what it is).
 
-`combination(seed)` is one of them, on a tiny world. It may make no sense: then `wrong` is what its Mistake must say,
+`combination(seed)` is one of them, on a tiny world. It may make no sense: then `wrong` is what its UserError must say,
 which this file knows by itself (`NONSENSE`), from the settings alone.
 
 A new part is one more option in `Draws`; a new rule about what cannot be combined is one more row of `NONSENSE`.
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import turnout as to
-from turnout.parts.terms.base import Stateless
+from turnout.parts.terms.base import LocalTerm, PersonalModel, TermTraits, sends
 from turnout.rng import key, rng
 from turnout.world import participation
 
@@ -33,7 +33,7 @@ SICK = 4  # the client whose data is spoilt, where nonfinite = "absent"
 class Combination:
     """Settings by path, parts that may refuse their own settings as partials.
 
-    `wrong` is what a Mistake must say of them before the first round, None where they are fine.
+    `wrong` is what a UserError must say of them before the first round, None where they are fine.
     """
 
     seed: int
@@ -48,7 +48,7 @@ class Combination:
         return bool(self.settings["algorithm.nonfinite"] == "absent")
 
     def experiment(self) -> to.Experiment:
-        """Raises a Mistake for some that make no sense; `prepare` raises it for the others."""
+        """Raises a UserError for some that make no sense; `prepare` raises it for the others."""
         sections: dict[str, dict[str, Any]] = {}
         for path, value in self.settings.items():
             section, _, name = path.rpartition(".")
@@ -60,7 +60,7 @@ class Combination:
             evaluate=to.Evaluate(**sections["evaluate"]),
             rounds=ROUNDS,
             seed=self.seed,
-            runtime=to.InProcess(device="cpu", precision="float64", **sections["runtime"]),
+            runtime=to.runtime.InProcess(device="cpu", precision="float64", **sections["runtime"]),
         )
 
     def __str__(self) -> str:
@@ -125,20 +125,24 @@ def _nothing_to_calibrate(s: Settings) -> bool:
 
 def _path_under_adam(s: Settings) -> bool:
     adam = isinstance(s["algorithm.local"].optimizer, to.Adam)
-    return adam and any(term in (to.Scaffold(2), to.FedGATE(), to.VRLSGD()) for term in s["algorithm.terms"])
+    return adam and any(
+        term in (to.terms.Scaffold(2), to.terms.FedGATE(), to.terms.VRLSGD()) for term in s["algorithm.terms"]
+    )
 
 
 def _acts_on_shared(s: Settings) -> bool:
-    others = s["algorithm.terms"] or s["algorithm.compression"] != to.Dense() or s["algorithm.mixing"].personal
+    others = (
+        s["algorithm.terms"] or s["algorithm.compression"] != to.compression.Dense() or s["algorithm.mixing"].personal
+    )
     return _lends(s) or bool(others)
 
 
 def _robust(s: Settings) -> bool:
-    return s["algorithm.aggregation"] != to.WeightedSum()
+    return s["algorithm.aggregation"] != to.aggregation.WeightedSum()
 
 
 def sends_beside(terms: tuple[Any, ...]) -> bool:
-    return any(term.sends or term.personal for term in terms)
+    return any(sends(term) or isinstance(term, PersonalModel) for term in terms)
 
 
 def _late_and_together(s: Settings) -> bool:
@@ -148,16 +152,16 @@ def _late_and_together(s: Settings) -> bool:
 
 
 def _median_of_zeros(s: Settings) -> bool:
-    by_parameter = isinstance(s["algorithm.aggregation"], to.CoordinateMedian | to.TrimmedMean)
-    return by_parameter and isinstance(s["algorithm.compression"], to.TopK)
+    by_parameter = isinstance(s["algorithm.aggregation"], to.aggregation.CoordinateMedian | to.aggregation.TrimmedMean)
+    return by_parameter and isinstance(s["algorithm.compression"], to.compression.TopK)
 
 
 def _federated_moments(s: Settings) -> bool:
     return getattr(s["algorithm.local"].optimizer, "moments", "") == "federated"
 
 
-# What makes no sense, and what its Mistake says to do instead, in the order in which it is found: parts, the algorithm,
-# then all of it against the work and the model.
+# What makes no sense, and what its UserError says to do instead, in the order in which it is found: parts, the
+# algorithm, then all of it against the work and the model.
 NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     (_candidates_by_distance, "use similarity = 'cosine', or no candidates"),
     (_gate_without_survey, "set membership.surveyed above 0"),
@@ -168,19 +172,19 @@ NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     ),
     (lambda s: s["algorithm.mixing"].personal and _lends(s), "leave it out with FedAMP"),
     (lambda s: _given("membership", "stand_in")(s) and not _lends(s), "set algorithm.substitution"),
-    (lambda s: _robust(s) and s["algorithm.substitution"].func is to.Stale, "use Friends or Spread"),
+    (lambda s: _robust(s) and s["algorithm.substitution"].func is to.substitution.Stale, "use Friends or Spread"),
     (lambda s: _robust(s) and s["algorithm.mixing"].personal, "leave one of them out"),
     (_median_of_zeros, "hardly anything would be learned"),
     (_path_under_adam, "use SGD, or Scaffold(option=1), which measures gradients"),
     (_late_and_together, "uses late replies, "),
     (lambda s: _in_parts(s) and s["algorithm.local"].full_work == 1, "Ask for at least 2"),
-    (lambda s: s["algorithm.personal"] is to.personal.batch_norm and not has_norm(s), "keeps nothing at home"),
+    (lambda s: s["algorithm.personal"] is to.personal.batch_norm and not has_norm(s), "keeps nothing at the client"),
     (_nothing_to_calibrate, "set algorithm.personal = batch-norm on a model with BatchNorm"),
     (lambda s: s["evaluate.activations"] and not has_norm(s), "looks at BatchNorm layers, and this model has none"),
     (_unseen_average, "set algorithm.share_personal and algorithm.newcomers = 'average'"),
     (lambda s: _nothing_shared(s) and _federated_moments(s), "nothing is shared: use 'local' or 'auto'"),
     (lambda s: _nothing_shared(s) and _acts_on_shared(s), "so nothing is shared: leave algorithm."),
-    (lambda s: s["algorithm.closing"] != to.WaitForAll() and s["world.devices"] is None, "set world.devices"),
+    (lambda s: s["algorithm.closing"] != to.closing.WaitForAll() and s["world.devices"] is None, "set world.devices"),
 )
 
 
@@ -195,27 +199,31 @@ class Silent:
 
 
 @dataclass(frozen=True)
-class Tally(Stateless):
+class Tally(LocalTerm, TermTraits):
     """A term with state everywhere: it pulls towards the mean of where clients began, and counts their steps."""
 
     name: str = "tally"
     sends: ClassVar[float] = 1
 
-    def down(self, start_P: Tensor) -> dict[str, Tensor]:
+    def server_state(self, start_P: Tensor) -> dict[str, Tensor]:
         return {"mean": start_P.clone()}
 
-    def mine(self, start_P: Tensor) -> dict[str, Tensor]:
+    def client_state(self, start_P: Tensor) -> dict[str, Tensor]:
         return {"steps": torch.zeros(1), "last": torch.zeros_like(start_P)}
 
-    def correct(self, grad_cP: Tensor, at: Any, down: dict[str, Tensor], mine: dict[str, Tensor]) -> Tensor:
-        mine["steps"] = mine["steps"] + 1
-        return grad_cP + 0.05 * (at.x_cP - down["mean"]) + 0.02 * mine["last"]
+    def transform_grad(
+        self, grad_cP: Tensor, at: Any, server_state: dict[str, Tensor], client_state: dict[str, Tensor]
+    ) -> Tensor:
+        client_state["steps"] = client_state["steps"] + 1
+        return grad_cP + 0.05 * (at.x_cP - server_state["mean"]) + 0.02 * client_state["last"]
 
-    def after(self, at: Any, down: dict[str, Tensor], mine: dict[str, Tensor]) -> tuple[Any, Any]:
-        return {"end": at.x_cP.clone()}, {"steps": mine["steps"], "last": at.x_cP - at.start_cP}
+    def finish(self, at: Any, server_state: dict[str, Tensor], client_state: dict[str, Tensor]) -> tuple[Any, Any]:
+        return {"end": at.x_cP.clone()}, {"steps": client_state["steps"], "last": at.x_cP - at.start_cP}
 
-    def merge(self, down: dict[str, Tensor], up: dict[str, Tensor], merging: Any) -> tuple[Any, Any]:
-        return {"mean": up["end"].mean(0)}, {"tallied": float(len(up["end"]))}
+    def server_update(
+        self, server_state: dict[str, Tensor], upload: dict[str, Tensor], applied: Any
+    ) -> tuple[Any, Any]:
+        return {"mean": upload["end"].mean(0)}, {"tallied": float(len(upload["end"]))}
 
 
 @functools.cache
@@ -284,7 +292,7 @@ class Draws:
             "algorithm.compression": self.compression,
             "algorithm.substitution": self.substitution,
             "algorithm.weighting": self.weighting,
-            "algorithm.shares": lambda: to.Shares(
+            "algorithm.shares": lambda: to.weighting.Shares(
                 self.one("by", "samples", "uniform"), self.one("over", "normalised", "normalised", "unbiased")
             ),
             "algorithm.aggregation": self.aggregation,
@@ -332,7 +340,7 @@ class Draws:
             (to.Join(6, 1), to.Leave(0, 2)),
             (to.Leave(1, 1), to.Join(1, 3), to.Leave(SILENT, 2)),
             (to.Join(5, 2), to.Join(6, 2), to.Leave(5, 4)),
-            (to.RandomEvents(joins=0.5, leaves=0.5, returns=0.5, waiting=2),),
+            (to.events.RandomEvents(joins=0.5, leaves=0.5, returns=0.5, waiting=2),),
         )
 
     def attack(self) -> tuple[Any, ...]:
@@ -344,32 +352,36 @@ class Draws:
     def devices(self) -> Any:
         """Time hangs on how long messages are, and with BatchNorm and compression that hangs on rounding."""
         norm = "norm" in self.model() or self.model() == "convolution"
-        if not self.chance("timed", 3) or (norm and not isinstance(self.compression(), to.Dense)):
+        if not self.chance("timed", 3) or (norm and not isinstance(self.compression(), to.compression.Dense)):
             return None
         alike = to.devices.Alike(samples_per_second=10.0, latency=0.1)
-        spread = to.devices.Spread(samples_per_second=10.0, compute_spread=1.0, noise=0.2)
+        spread = to.devices.SpreadDevices(samples_per_second=10.0, compute_spread=1.0, noise=0.2)
         return self.one("devices", alike, spread, spread, to.devices.Tiers())
 
     def closing(self) -> Any:
         if self.devices() is None and not self.rarely("closing alone"):
-            return to.WaitForAll()
+            return to.closing.WaitForAll()
         together = self.substitution().func.lends or self.mixing().personal or sends_beside(self.terms())
         late = "discard" if together and not self.rarely("late together") else self.one("late", "use", "discard")
         closings = (
-            to.Deadline(seconds=2.0),
-            to.Deadline(seconds=2.0, partial=False, late=late),
-            to.FirstReplies(share=0.6, late=late),
-            to.Percentile(percent=50.0, window=9, partial=late == "discard", late=late),
+            to.closing.Deadline(seconds=2.0),
+            to.closing.Deadline(seconds=2.0, partial=False, late=late),
+            to.closing.FirstReplies(share=0.6, late=late),
+            to.closing.Percentile(percent=50.0, window=9, partial=late == "discard", late=late),
         )
-        buffered = (to.Buffered(size=2), to.Buffered(size=1, concurrency=3)) if late == "use" else ()
-        return self.one("closing", to.WaitForAll(), to.WaitForAll(), *closings, *buffered)
+        buffered = (to.closing.Buffered(size=2), to.closing.Buffered(size=1, concurrency=3)) if late == "use" else ()
+        return self.one("closing", to.closing.WaitForAll(), to.closing.WaitForAll(), *closings, *buffered)
 
     def local(self) -> to.Local:
         work = self.one(
             "work", {"epochs": 2}, {"epochs": 3}, {"steps": 4}, {"steps": 5}, {"epochs": 2}, {"steps": 3}, {"epochs": 1}
         )
         schedule = self.one(
-            "schedule", to.Constant(), to.Constant(), to.InverseClock(), to.TheoryRate(1.0, 2.0, 4.0, 400.0)
+            "schedule",
+            to.schedules.Constant(),
+            to.schedules.Constant(),
+            to.InverseClock(),
+            to.schedules.TheoryRate(1.0, 2.0, 4.0, 400.0),
         )
         growing = self.chance("growing", 1)
         return to.Local(self.optimizer(), **work, batch_size=4, schedule=schedule, growing_batch=growing)
@@ -382,7 +394,7 @@ class Draws:
         return self.one("optimizer", sgd, sgd, to.SGD(lr=0.05, momentum=0.5), to.SGD(0.1, weight_decay=0.1), adam, adam)
 
     def terms(self) -> tuple[Any, ...]:
-        found = ((to.Proximal(0.3), 3), (self.elastic(), 3), (Tally(), 1), (to.APFL(), 1))
+        found = ((to.terms.Proximal(0.3), 3), (self.elastic(), 3), (Tally(), 1), (to.terms.APFL(), 1))
         listed = [term for term, of_ten in found if self.chance(term.name, of_ten)]
         if self.chance("variates", 3):
             listed.append(self.variate())
@@ -390,15 +402,18 @@ class Draws:
 
     def variate(self) -> Any:
         """A correction by what a client remembers; most need SGD."""
-        measured, by_path = (to.Scaffold(1), to.MimeLite(0.5)), (to.Scaffold(2), to.FedGATE(), to.VRLSGD())
+        measured, requires_plain_sgd = (
+            (to.terms.Scaffold(1), to.terms.MimeLite(0.5)),
+            (to.terms.Scaffold(2), to.terms.FedGATE(), to.terms.VRLSGD()),
+        )
         sgd = isinstance(self.optimizer(), to.SGD) or self.chance("variates with Adam", 1)
-        return self.one("variate", *measured, *(by_path if sgd else ()))
+        return self.one("variate", *measured, *(requires_plain_sgd if sgd else ()))
 
     def elastic(self) -> Any:
         step = self.one("elastic step", {}, {"step": "proximal"}, {"decoupled": True})
         keep = {"fisher_every": self.one("fisher every", 1, 1, 2), "fisher_keep": self.one("fisher keep", None, 0.4)}
         memory, reduce = self.chance("elastic memory", 4), self.one("elastic reduce", "sum", "mean")
-        return to.Elastic(0.1, samples=4, reduce=reduce, memory=memory, **keep, **step)
+        return to.terms.Elastic(0.1, samples=4, reduce=reduce, memory=memory, **keep, **step)
 
     def personal(self) -> Any:
         head = to.personal.Named("4.*" if self.model() == "dropout" else "output.*")
@@ -429,7 +444,7 @@ class Draws:
 
     def mixing(self) -> Any:
         alone = not self.substitution().func.lends or self.rarely("mixing and substitution")
-        return to.FedAMP(sigma=2.0) if alone and self.chance("mixing", 2) else to.Common()
+        return to.mixing.FedAMP(sigma=2.0) if alone and self.chance("mixing", 2) else to.mixing.SharedStart()
 
     def compression(self) -> Any:
         directions = self.one("directions", "both", "both", "up")
@@ -438,18 +453,18 @@ class Draws:
         scope, keep_down = self.one("scope", "tensor", "model"), self.one("keep down", None, 0.5)
         return self.one(
             "compression",
-            *[to.Dense()] * 4,
-            to.SparseTernary(0.3, keep_down, scope, **way, **absent),
-            to.SparseTernary(0.1, **way),
-            to.TopK(0.2, keep_down, scope, **way, **absent),
-            to.Quantise(self.one("rounding", "stochastic", "nearest"), **way),
+            *[to.compression.Dense()] * 4,
+            to.compression.SparseTernary(0.3, keep_down, scope, **way, **absent),
+            to.compression.SparseTernary(0.1, **way),
+            to.compression.TopK(0.2, keep_down, scope, **way, **absent),
+            to.compression.Quantise(self.one("rounding", "stochastic", "nearest"), **way),
         )
 
     def substitution(self) -> Any:
         similarity = self.one("similarity", "cosine", "cosine", "cosine", "distance")
         candidates = None
         if similarity == "cosine" or self.chance("candidates by distance", 2):
-            candidates = self.one("candidates", None, to.Candidates(theta_scale=0.05, min_common=1))
+            candidates = self.one("candidates", None, to.substitution.Candidates(theta_scale=0.05, min_common=1))
         more = {
             "near_tie": self.one("near tie", 0.0, 0.0, 0.1),
             "weight_by_work": self.chance("weight by work", 3),
@@ -457,35 +472,52 @@ class Draws:
             "project_above": self.one("project above", 1e9, 0.0),
             "client_sketch": self.one("client sketch", 0, 0, 16),
         }
-        friends = functools.partial(to.Friends, similarity=similarity, candidates=candidates, **more)
-        others = (functools.partial(kind) for kind in (to.Unused, to.Spread, to.Stale))
-        return self.one("substitution", *others, functools.partial(to.Stale, "weights"), friends, friends)
+        friends = functools.partial(to.substitution.Friends, similarity=similarity, candidates=candidates, **more)
+        others = (
+            functools.partial(kind)
+            for kind in (to.substitution.NoSubstitution, to.substitution.Spread, to.substitution.Stale)
+        )
+        return self.one("substitution", *others, functools.partial(to.substitution.Stale, "weights"), friends, friends)
 
     def weighting(self) -> Any:
-        return self.one("weighting", to.CompleteOnly(), to.ByShare(), to.ByWork(), to.FedAvg(), to.FedNova())
+        return self.one(
+            "weighting",
+            to.weighting.CompleteOnly(),
+            to.weighting.ByShare(),
+            to.weighting.ByWork(),
+            to.weighting.FedAvg(),
+            to.weighting.FedNova(),
+        )
 
     def aggregation(self) -> Any:
-        by_parameter = (to.CoordinateMedian(), to.TrimmedMean(0.2))
-        sparse = isinstance(self.compression(), to.TopK) and not self.rarely("median of sparse messages")
-        whole = (to.GeometricMedian(steps=4), to.NormClip(), to.NormClip(0.1), to.CentredClip(steps=2))
-        whole = (*whole, to.Krum(), to.MultiKrum(), to.MultiKrum(0.1, keep=0.5))
-        added = self.substitution().func is to.Stale and not self.rarely("median of old rows")
+        by_parameter = (to.aggregation.CoordinateMedian(), to.aggregation.TrimmedMean(0.2))
+        sparse = isinstance(self.compression(), to.compression.TopK) and not self.rarely("median of sparse messages")
+        whole = (
+            to.aggregation.GeometricMedian(steps=4),
+            to.aggregation.NormClip(),
+            to.aggregation.NormClip(0.1),
+            to.aggregation.CentredClip(steps=2),
+        )
+        whole = (*whole, to.aggregation.Krum(), to.aggregation.MultiKrum(), to.aggregation.MultiKrum(0.1, keep=0.5))
+        added = self.substitution().func is to.substitution.Stale and not self.rarely("median of old rows")
         mixed = self.mixing().personal and not self.rarely("median and mixing")
         if added or mixed or not self.chance("robust", 2):
-            return to.WeightedSum()
+            return to.aggregation.WeightedSum()
         return self.one("aggregation", *(() if sparse else by_parameter), *whole)
 
     def server(self) -> Any:
-        apply = to.Apply()
-        adaptive = (kind(tau=1e-2) for kind in (to.ServerAdam, to.ServerYogi, to.ServerAdagrad))
-        return self.one("server", apply, apply, apply, to.Apply(0.5), *adaptive)
+        apply = to.server.ServerSGD()
+        adaptive = (kind(tau=1e-2) for kind in (to.server.ServerAdam, to.server.ServerYogi, to.server.ServerAdagrad))
+        return self.one("server", apply, apply, apply, to.server.ServerSGD(0.5), *adaptive)
 
     def selection(self) -> Any:
         everyone = to.selection.Everyone()
         return self.one("selection", everyone, everyone, to.selection.Fraction(0.6), to.selection.Count(4))
 
     def membership(self) -> Any:
-        drop = to.DropInactive(J=1.0, C=0.1, rarely=math.inf, least=1, rejoin_after=self.one("rejoin", None, 1))
+        drop = to.membership.DropInactive(
+            J=1.0, C=0.1, rarely=math.inf, least=1, rejoin_after=self.one("rejoin", None, 1)
+        )
         surveyed, lends = self.one("surveyed", 200, 2, 0), self.substitution().func.lends
         return functools.partial(
             to.Membership,

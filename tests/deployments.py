@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from turnout.config.read import to_toml
 from turnout.data import Digits
 from turnout.deploy.app import write_app
 from turnout.deploy.demo import DEVICES, demo_experiment
 from turnout.deploy.processes import Process, ServerPlace, Tls, device_process, free_port
 from turnout.deploy.serving import Serving
-from turnout.runtimes.flower.settings import Flower
+from turnout.deploy.settings import Flower
+from turnout.running.config.read import to_toml
 
 
 class Deployment:

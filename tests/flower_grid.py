@@ -17,15 +17,15 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 import turnout as to
-from turnout.deploy.device import DeviceFile, make_device
-from turnout.runtimes.flower.answering import Device
-from turnout.runtimes.flower.apps import answered
+from turnout.deploy.answering import ClientDevice
+from turnout.deploy.device import DeviceSettings, make_device
+from turnout.deploy.grid import answered
 
 
 class HereGrid(Grid):
     """Nodes with devices in this process; nodes are numbered from 100."""
 
-    def __init__(self, devices: Iterable[Device]):
+    def __init__(self, devices: Iterable[ClientDevice]):
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
         self.devices = {100 + i: device for i, device in enumerate(devices)}
         self.gone: set[int] = set()
@@ -98,5 +98,5 @@ def travelled(message: Message) -> Message:
     return found
 
 
-def devices_of(experiment: to.Experiment, names: Iterable[str], folder: Path, **settings) -> list[Device]:
-    return [make_device(experiment, DeviceFile(client=n, folder=folder / n, **settings)) for n in names]
+def devices_of(experiment: to.Experiment, names: Iterable[str], folder: Path, **settings) -> list[ClientDevice]:
+    return [make_device(experiment, DeviceSettings(client=n, folder=folder / n, **settings)) for n in names]

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
+from turnout.deploy.answering import ClientDevice, head_of
 from turnout.runtimes import wire
-from turnout.runtimes.flower.answering import Device
-from turnout.runtimes.flower.link import Parts
-from turnout.runtimes.flower.messages import HEAD, OWN, REPLY, Standing, head_of
+from turnout.runtimes.remote import HEAD, OWN, REPLY, ClientStanding, Parts
 from turnout.types import flatten, unflatten
 
 GONE = object()  # in place of a value: the name is missing
@@ -55,7 +54,7 @@ class Forger:
     `silent`: it sends nothing instead of each, as a device that is absent; all else is the same.
     """
 
-    def __init__(self, honest: Device, name: str, answers: Iterable[HandMade], silent: bool = False):
+    def __init__(self, honest: ClientDevice, name: str, answers: Iterable[HandMade], silent: bool = False):
         self.honest, self.name, self.answers, self.silent = honest, name, list(answers), silent
         self.given = 0
 
@@ -84,12 +83,12 @@ class Forger:
 
 def first_rows(device: Any) -> dict[str, torch.Tensor]:
     """What a device that leaves sends for the terms."""
-    rows = device.clients.store.initial
-    return {name: value[None] for name, value in rows.items() if name.startswith("mine/")}
+    rows = device.tasks.clients.store.initial
+    return {name: value[None] for name, value in rows.items() if name.startswith("term/")}
 
 
 def too_little(device: Any, parts: Parts) -> bytes:
     """The reply of a device whose work does not count."""
     head = head_of(parts)
-    download = device._download(head, Standing.of(head), parts)
-    return wire.pack(wire.replies_tree(device.clients.unfinished(download.client_C, download)))
+    download = device.tasks.read_download(head, ClientStanding.of(head), parts)
+    return wire.pack(wire.replies_tree(device.tasks.clients.unfinished(download.client_C, download)))

@@ -21,8 +21,7 @@ import torch
 from forgers import GONE, Forger, HandMade
 from turnout.deploy.device import open_device, read_device, stay_as
 from turnout.runtimes import wire
-from turnout.runtimes.flower.link import Parts
-from turnout.runtimes.flower.messages import HEAD, OWN, REPLY
+from turnout.runtimes.remote import HEAD, OWN, REPLY, Parts
 
 HUGE, LONE = 10**400, "\ud800"
 Change = Callable[[Any], Any]
@@ -151,12 +150,12 @@ WORKED: dict[str, tuple[Any, ...]] = {
     "upload": (HUGE, -1),
 }
 UPDATE: dict[str, tuple[Any, ...]] = {
-    "client_C": (*ODD_TENSORS, minus, largest),
+    "client_R": (*ODD_TENSORS, minus, largest),
     "message/bytes": (*ODD_TENSORS, minus, largest, flags),
     "message/tensors/update": (*ODD_TENSORS, whole, nan, infinite, long, flat),
     "message/tensors": (5, {}),
     "states/extra": (torch.ones(1, 3), 5),
-    "sums/scaffold/c": (torch.ones(1, 3), 5),
+    "uploads/scaffold/c": (torch.ones(1, 3), 5),
     "hints/sketch": (torch.ones(1, 3), "x"),
     "report/loss": (*ODD_TENSORS, whole, nan, infinite, long),
     "report/finite": (*ODD_TENSORS, torch.tensor([7]), torch.tensor([False]), torch.tensor([0.5])),
@@ -195,13 +194,13 @@ MEASURE = [
 SLOPE = [*listed("gradient", REPLY, GRADIENT), *odd_bytes("gradient", REPLY)]
 UNFINISHED = listed(
     "unfinished", REPLY, {
-        "client_C": (*ODD_TENSORS, minus), "message/bytes": (*ODD_TENSORS, minus, largest),
+        "client_R": (*ODD_TENSORS, minus), "message/bytes": (*ODD_TENSORS, minus, largest),
         "message/tensors/since": ODD_TENSORS, "message/tensors/update": (torch.ones(1, 9), 5),
-        "report/bytes_down": (*ODD_TENSORS, minus, largest), "sums/a/b": (torch.ones(1), 5), "states/x": (5,),
+        "report/bytes_down": (*ODD_TENSORS, minus, largest), "uploads/a/b": (torch.ones(1), 5), "states/x": (5,),
     },
 )  # fmt: skip
 LEAVE = [
-    *listed("leave", OWN, dict.fromkeys(("rows/mine/scaffold/c",), (*ODD_TENSORS, whole, nan, infinite, long))),
+    *listed("leave", OWN, dict.fromkeys(("rows/term/scaffold/c",), (*ODD_TENSORS, whole, nan, infinite, long))),
     *odd_bytes("leave", OWN),
 ]  # fmt: skip
 
@@ -226,16 +225,16 @@ BUILT: dict[str, tuple[Any, ...]] = {
     "CLIENT/more": (5,),
 }
 TAUGHT: dict[str, tuple[Any, ...]] = {
-    "CLIENT/output": (5, "x", scalar, twice, nothing, deeper, float8, whole, nan, infinite),
+    "CLIENT/output_Tl": (5, "x", scalar, twice, nothing, deeper, float8, whole, nan, infinite),
     "CLIENT/weights/body 0/linear1.weight": (*ODD_TENSORS, nan, long),
     "CLIENT/weights/body 0/more": (torch.ones(2), 5),
     "CLIENT/weights/body 9/more": (torch.ones(2), 5),
-    "99/output": (torch.ones(2, 2),),
+    "99/output_Tl": (torch.ones(2, 2),),
 }
 LATEST: dict[str, tuple[Any, ...]] = {
-    "CLIENT/labels": (*ODD_TENSORS, minus, largest),
-    "CLIENT/output": (*ODD_TENSORS, whole, nan),
-    "99/output": (torch.ones(2, 2),),
+    "CLIENT/set_l": (*ODD_TENSORS, minus, largest),
+    "CLIENT/output_Tl": (*ODD_TENSORS, whole, nan),
+    "99/output_Tl": (torch.ones(2, 2),),
 }
 
 # -- over a real SuperLink

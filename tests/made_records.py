@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from turnout.records.records import Records
 from turnout.rng import uniform
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
+from turnout.running.records.records import Records
 
 
 def make_records(folder: Path, clients: int, rounds: int, asked: int) -> None:

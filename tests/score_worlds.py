@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 import turnout as to
-from turnout.round_log import RoundRecord
-from turnout.tracks.scores.exchange import BuildAnswer, BuildRequest
-from turnout.tracks.scores.state import ScoreServer
-from turnout.tracks.scores.track import ScoreTrack
+from turnout.round_record import RoundRecord
+from turnout.scores.exchange import BuildAnswer, BuildRequest
+from turnout.scores.round import ScoreServer
+from turnout.scores.track import ScoreTrack
 from worlds import EXACT, Given
 
 LABELS = ("ant", "bee", "cow", "dog")
@@ -60,7 +60,7 @@ def score_world(*fractions: float, sets: tuple[tuple[str, ...], ...] = SETS, **c
     return to.Experiment(
         to.World(data, Given(*(fractions or [1.0] * len(sets))), events),
         model,
-        to.Scores(local=local, **changes),
+        to.scores.Scores(local=local, **changes),
         rounds=rounds,
         runtime=EXACT,
     )

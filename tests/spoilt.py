@@ -6,16 +6,15 @@ from typing import Any
 
 import torch
 
+from turnout.deploy.answering import ClientDevice
 from turnout.runtimes import wire
-from turnout.runtimes.flower.answering import Device
-from turnout.runtimes.flower.link import Parts
-from turnout.runtimes.flower.messages import HEAD, REPLY
+from turnout.runtimes.remote import HEAD, REPLY, Parts
 
 
 class Spoilt:
     """A device whose answers to work are spoilt in one way."""
 
-    def __init__(self, device: Device, kind: str):
+    def __init__(self, device: ClientDevice, kind: str):
         self.device, self.kind = device, kind
 
     def __getattr__(self, name: str) -> Any:
@@ -46,11 +45,11 @@ class Spoilt:
                 reply["message"]["tensors"]["update"] = update[:, :-1]
             case "type":
                 reply["message"]["tensors"]["update"] = update.double()
-            case "sums":
-                reply["sums"] = {"scaffold": {"c": torch.zeros(1, 2)}}
+            case "uploads":
+                reply["uploads"] = {"scaffold": {"c": torch.zeros(1, 2)}}
             case "report":
                 reply["report"]["loss"] = torch.zeros(1, 3)
         return said | {REPLY: wire.pack(reply)}
 
 
-KINDS = ("cut", "large", "head", "steps", "client", "nan", "shape", "type", "sums", "report")
+KINDS = ("cut", "large", "head", "steps", "client", "nan", "shape", "type", "uploads", "report")

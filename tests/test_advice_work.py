@@ -12,43 +12,40 @@ import pytest
 import torch
 
 import turnout as to
-from turnout.advising.advice import Advice
-from turnout.advising.aims import AIMS, Judge
-from turnout.advising.candidates import PLAIN, Candidate, known_candidates, own_layers
-from turnout.advising.cases import Case, _selection, given_case
-from turnout.advising.cost import cost_of
-from turnout.advising.display import Board
-from turnout.advising.fleet import chosen_clients, events_of, facts_of
-from turnout.advising.ledger import Ledger
-from turnout.advising.plan import Plan, fitting
-from turnout.advising.race import LOOKS, Dropped, Race
-from turnout.advising.trial import Outcome, Trial, Workers, _rounds, measure
-from turnout.advising.work import Advising, contenders
+from turnout.fleet import ParticipationLog, Reading, read_fleet
+from turnout.fleet.advice.advice import Advice, cost_of
+from turnout.fleet.advice.advise import AdviceWork, _able, contenders
+from turnout.fleet.advice.aims import AIMS, Judge
+from turnout.fleet.advice.candidates import PLAIN, Candidate, known_candidates, own_layers
+from turnout.fleet.advice.cases import RaceCase, _selection, chosen_clients, events_of, facts_of, given_case
+from turnout.fleet.advice.race import LOOKS, Dropped, Race
+from turnout.fleet.advice.race_board import RaceBoard
+from turnout.fleet.advice.race_plan import RacePlan, fitting
+from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers, _rounds, measure
 from turnout.parts.selection import Everyone, Fraction
-from turnout.round_log import Evaluation, RoundRecord
-from turnout.statistics.distributions import t_quantile
-from turnout.tracks.prepare import prepare
-from turnout.world.fleet import Fleet, Reading, read_fleet
-from turnout.world.turnout_csv import write_turnout
+from turnout.round_record import Evaluation, RoundRecord
+from turnout.running.tracks.prepare import prepare
+from turnout.statistics import t_quantile
+from turnout.world.log import write_turnout
 
 LOW, SAME, HIGH = "lr × 0.333", "lr × 1", "lr × 3"
 TUNING_SEEDS = (10_000, 10_001)
 Accuracy = Callable[[Trial], float]
 
 
-def reaching(accuracy: float, sent: float = 100.0) -> Outcome:
+def reaching(accuracy: float, sent: float = 100.0) -> TrialOutcome:
     """A run whose accuracy rises in a straight line to the first of its last three values, which are all the same."""
     values = tuple(accuracy * min(1.0, (i + 1) / 10) for i in range(12))
     steps = tuple(sent * (i + 1) / 12 for i in range(12))
-    return Outcome(tuple(range(1, 13)), {"global_accuracy": values}, steps, sent / 2, sent / 2)
+    return TrialOutcome(tuple(range(1, 13)), {"global_accuracy": values}, steps, sent / 2, sent / 2)
 
 
 def advising(
     folder: Path, accuracy: Accuracy, names: tuple[str, ...] = (PLAIN, "other"), cases: tuple[str, ...] = ("w",),
     aim: str = "accuracy", seeds: int = 4,
-) -> Advising:  # fmt: skip
+) -> AdviceWork:  # fmt: skip
     """An advice in whose ledger every run that it may ask for is there."""
-    ledger = Ledger(folder)
+    ledger = TrialLedger(folder)
     for part, ids in (("tune", (*TUNING_SEEDS, 0, 1)), ("race", range(seeds)), ("turnout halved", range(8))):
         for name in names:
             for settings in (LOW, SAME, HIGH):
@@ -58,11 +55,11 @@ def advising(
                         ledger.add(trial, reaching(accuracy(trial)), spent=0.0)
     experiment = to.Experiment()
     judge = Judge.of(AIMS[aim], experiment.task)
-    plan = Plan((1 / 3, 1.0, 3.0), 2, 12, 12, 1.0)
+    plan = RacePlan((1 / 3, 1.0, 3.0), 2, 12, 12, 1.0)
     listed = [Candidate(name, "") for name in names]
-    worlds = [Case(case, "", experiment) for case in cases]
-    board = Board(AIMS[aim], quiet=True)
-    return Advising(listed, worlds, judge, plan, ledger, Workers(1), board, 1e9, 0.0, seeds, True, 0)
+    worlds = [RaceCase(case, "", experiment) for case in cases]
+    board = RaceBoard(AIMS[aim], quiet=True)
+    return AdviceWork(listed, worlds, judge, plan, ledger, TrialWorkers(1), board, 1e9, 0.0, seeds, True, 0)
 
 
 def test_every_candidate_is_tuned_to_its_best_rate_on_seeds_that_do_not_race(tmp_path: Path) -> None:
@@ -112,7 +109,7 @@ def test_a_seed_that_was_tuned_in_part_ends_the_tuning(tmp_path: Path) -> None:
 
 
 def test_the_target_for_bytes_is_that_of_plain_fedavg_at_its_best_rate(tmp_path: Path) -> None:
-    at = {LOW: 0.4, SAME: 0.5, HIGH: 0.8}
+    at = {LOW: 0.4, SAME: 0.8, HIGH: 0.5}
     work = advising(tmp_path, lambda trial: at[trial.settings], aim="bytes")
     work.tune()
     assert work.judge.targets == pytest.approx({"w": 0.9 * 0.8})
@@ -135,53 +132,82 @@ def test_the_race_compares_the_mean_over_worlds_seed_by_seed(tmp_path: Path) -> 
     assert (hinge.seeds, hinge.ranking.best) == (8, "other")
 
 
+def test_outside_a_terminal_the_race_prints_its_looks_and_nothing_about_steps_without_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = advising(tmp_path, lambda trial: 0.5 + (0.1 + 0.001 * (trial.seed % 3)) * (trial.candidate == "other"))
+    work.board = RaceBoard(AIMS["accuracy"])
+    work.tune()
+    work.race()
+    assert capsys.readouterr().err == "after 4 seeds: 1 still in, 1 dropped, 0 set aside\n"
+    work.board.begin("racing 2 candidates", runs=6, spent=60.0, budget=360.0)
+    assert capsys.readouterr().err == "racing 2 candidates: 6 runs, 5 min left\n"
+
+
+def test_a_single_job_needs_no_other_process() -> None:
+    with TrialWorkers(1) as alone, TrialWorkers(2) as together:
+        assert (alone.pool is None, together.pool is None) == (True, False)
+
+
+def test_a_candidate_that_cannot_run_is_refused_with_its_reason_but_plain_fedavg_must_run() -> None:
+    base = to.Experiment(to.World(to.data.Digits(clients=4)), to.models.Logistic())
+    by_time = {"algorithm.closing": to.closing.Deadline(1.0)}
+    cases = [RaceCase("w", "", base)]
+    able, refused = _able([Candidate(PLAIN, ""), Candidate("on time", "", by_time)], cases, None)
+    assert [candidate.name for candidate in able] == [PLAIN]
+    assert list(refused) == ["on time"]
+    assert "world.devices" in refused["on time"]
+    with pytest.raises(to.UserError, match=r"world\.devices"):
+        _able([Candidate(PLAIN, "", by_time)], cases, None)
+
+
 def test_a_runs_value_is_the_mean_over_its_last_quarter() -> None:
     values = tuple(float(i * i) for i in range(12))
-    final = Outcome(values={"m": values}).final
+    final = TrialOutcome(values={"m": values}).final
     assert final("m") == pytest.approx((9**2 + 10**2 + 11**2) / 3)
-    assert Outcome(values={"m": values[:9]}).final("m") == pytest.approx((7**2 + 8**2) / 2)
-    assert Outcome(values={"m": values[:3]}).final("m") == 4.0
-    assert math.isnan(Outcome().final("m"))
+    assert TrialOutcome(values={"m": values[:9]}).final("m") == pytest.approx((7**2 + 8**2) / 2)
+    assert TrialOutcome(values={"m": values[:3]}).final("m") == 4.0
+    assert math.isnan(TrialOutcome().final("m"))
 
 
 def test_a_run_that_diverged_has_the_worst_score_there_is() -> None:
     """However good it was before: accuracy has a floor at 0, an error has none."""
     good_before = {"global_accuracy": (0.9,) * 4, "global_mse": (0.1,) * 4}
-    gone = Outcome((1, 2, 3, 4), good_before, (1.0,) * 4, diverged="the loss is not finite")
-    well = Outcome((1, 2, 3, 4), good_before, (1.0,) * 4)
-    accuracy = Judge.of(AIMS["accuracy"], to.Classification())
+    gone = TrialOutcome((1, 2, 3, 4), good_before, (1.0,) * 4, diverged="the loss is not finite")
+    well = TrialOutcome((1, 2, 3, 4), good_before, (1.0,) * 4)
+    accuracy = Judge.of(AIMS["accuracy"], to.tasks.Classification())
     assert (accuracy.score(gone, "w"), accuracy.score(well, "w")) == (0.0, 0.9)
-    error = Judge.of(AIMS["accuracy"], to.Regression())
+    error = Judge.of(AIMS["accuracy"], to.tasks.Regression())
     assert not error.higher
     assert error.score(gone, "w") == -math.inf
     assert error.score(well, "w") == pytest.approx(-0.1)
 
 
-def bytes_judge(task: to.Task) -> Judge:
+def bytes_judge(task: to.tasks.Task) -> Judge:
     return Judge.of(AIMS["bytes"], task)
 
 
 def test_a_target_of_an_error_is_above_what_plain_fedavg_gets_and_is_reached_from_above() -> None:
-    plain = Outcome((1, 2), {"global_mse": (2.0, 0.9)}, (10.0, 20.0), 12.0, 8.0)
-    judge = bytes_judge(to.Regression()).aimed_at({"w": [plain]})
+    plain = TrialOutcome((1, 2), {"global_mse": (2.0, 0.9)}, (10.0, 20.0), 12.0, 8.0)
+    judge = bytes_judge(to.tasks.Regression()).aimed_at({"w": [plain]})
     assert judge.targets == pytest.approx({"w": 0.9 / 0.9})
     assert judge.whole == {"w": 20.0}
-    reached = Outcome((1, 2, 3), {"global_mse": (3.0, judge.targets["w"], 0.1)}, (5.0, 8.0, 9.0))
+    reached = TrialOutcome((1, 2, 3), {"global_mse": (3.0, judge.targets["w"], 0.1)}, (5.0, 8.0, 9.0))
     assert judge.spent(reached, "w") == 8.0  # at the target counts
-    assert judge.spent(Outcome((1,), {"global_mse": (1.1,)}, (5.0,)), "w") is None
+    assert judge.spent(TrialOutcome((1,), {"global_mse": (1.1,)}, (5.0,)), "w") is None
 
 
 def test_a_target_that_is_just_reached_is_reached() -> None:
-    plain = Outcome((1,), {"global_accuracy": (0.5,)}, (10.0,))
-    judge = bytes_judge(to.Classification()).aimed_at({"w": [plain]})
-    assert judge.spent(Outcome((1, 2), {"global_accuracy": (0.45, 0.6)}, (3.0, 4.0)), "w") == 3.0
+    plain = TrialOutcome((1,), {"global_accuracy": (0.5,)}, (10.0,))
+    judge = bytes_judge(to.tasks.Classification()).aimed_at({"w": [plain]})
+    assert judge.spent(TrialOutcome((1, 2), {"global_accuracy": (0.45, 0.6)}, (3.0, 4.0)), "w") == 3.0
 
 
 def test_differences_are_shown_in_the_unit_of_the_metric_and_small_ones_do_not_matter() -> None:
-    accuracy, error = (Judge.of(AIMS["accuracy"], task) for task in (to.Classification(), to.Regression()))
+    accuracy, error = (Judge.of(AIMS["accuracy"], task) for task in (to.tasks.Classification(), to.tasks.Regression()))
     assert (accuracy.shown(0.021), error.shown(0.25), error.shown(-0.25)) == ("+2.1", "-0.25", "+0.25")
     assert (accuracy.margin, error.margin) == (0.005, 0.0)
-    assert bytes_judge(to.Classification()).margin == pytest.approx(-math.log2(0.95), abs=0.005)  # a twentieth
+    assert bytes_judge(to.tasks.Classification()).margin == pytest.approx(-math.log2(0.95), abs=0.005)  # a twentieth
 
 
 def noisy(level: float, seeds: int, wobble: float = 0.01) -> dict[int, float]:
@@ -258,12 +284,15 @@ def test_a_trial_is_the_case_with_its_candidate_rate_and_seed(tmp_path: Path) ->
     work.first_seed = 500
     base = to.Experiment().but(**{"algorithm.local.optimizer.lr": 0.2})
     skewed = base.but(**{"world.data.clients": 7})
-    case, candidate = Case("w", "", base, skewed), Candidate("c", "", {"algorithm.weighting": to.ByShare()})
+    case, candidate = (
+        RaceCase("w", "", base, skewed),
+        Candidate("c", "", {"algorithm.weighting": to.weighting.ByShare()}),
+    )
 
     def made(part: str, settings: str = SAME, seed: int = 3) -> to.Experiment:
         return work._experiment(candidate, case, Trial(part, "c", settings, "w", seed))
 
-    assert (made("race").seed, made("race").algorithm.weighting) == (503, to.ByShare())
+    assert (made("race").seed, made("race").algorithm.weighting) == (503, to.weighting.ByShare())
     rates = [made("tune", settings).algorithm.local.optimizer.lr for settings in (LOW, SAME, HIGH)]
     assert rates == pytest.approx([0.2 / 3, 0.2, 0.6], rel=1e-2)
     assert made("race").world == base.world
@@ -274,10 +303,10 @@ def test_a_trial_is_the_case_with_its_candidate_rate_and_seed(tmp_path: Path) ->
 
 def test_costs_are_means_over_runs_and_a_target_counts_where_all_reach_it() -> None:
     """Plain FedAvg ends at 0.5 in one world and 0.8 in the other: nine tenths are 0.45 and 0.72."""
-    judge = Judge.of(AIMS["accuracy"], to.Classification())
+    judge = Judge.of(AIMS["accuracy"], to.tasks.Classification())
 
-    def run(values: tuple[float, ...], up: float) -> Outcome:
-        return Outcome((10, 20, 30), {"global_accuracy": values}, (3.0, 6.0, 9.0), up, 2 * up, seconds=up)
+    def run(values: tuple[float, ...], up: float) -> TrialOutcome:
+        return TrialOutcome((10, 20, 30), {"global_accuracy": values}, (3.0, 6.0, 9.0), up, 2 * up, seconds=up)
 
     plain = {("v", 0): run((0.1, 0.2, 0.5), 1.0), ("w", 0): run((0.1, 0.2, 0.8), 1.0)}
     mine = {("v", 0): run((0.1, 0.45, 0.5), 2.0), ("w", 0): run((0.46, 0.6, 0.75), 4.0)}
@@ -290,7 +319,7 @@ def test_costs_are_means_over_runs_and_a_target_counts_where_all_reach_it() -> N
     assert (never.near_rounds, never.near_bytes) == (None, None)
 
 
-def small_log(folder: Path) -> Fleet:
+def small_log(folder: Path) -> ParticipationLog:
     """Ten rounds: a always does all, b half in every other round, c comes once in ten, d was asked twice and came."""
     rows = [
         (t, name, work) for t in range(10) for name, work in (("a", 1.0), ("b", 0.5 * (t % 2)), ("c", float(t == 5)))
@@ -332,6 +361,7 @@ def test_stand_ins_are_every_kth_client_by_how_often_it_came_with_its_joins_and_
     found = [(type(e).__name__, e.client, e.round) for e in events_of(log, places, rounds=20)]
     assert found == [("Leave", 0, int(19 * 20 / 39)), ("Join", 2, int(20 * 20 / 39))]  # of 39 rounds, the last is 38
     assert log.rounds == 39
+    assert (facts_of(log).joined, facts_of(log).left) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -348,10 +378,23 @@ def test_as_large_a_part_is_asked_as_the_log_asked_but_at_least_four(
 def test_a_shorter_case_has_its_events_at_the_same_part_of_the_run() -> None:
     events = (to.Join(client=1, round=30), to.Leave(client=2, round=45))
     base = to.Experiment(rounds=60).but(**{"world.events": events})
-    short = Case("w", "", base, base).lasting(20)
+    short = RaceCase("w", "", base, base).lasting(20)
     assert short.skewed is not None
     for made in (short.experiment, short.skewed):
         assert (made.rounds, [e.round for e in made.world.events]) == (20, [10, 15])
+
+
+def test_a_given_experiment_races_with_plain_fedavg_and_its_own_local_training(tmp_path: Path) -> None:
+    kept = {"local": to.Local(to.SGD(lr=0.3), epochs=3), "selection": to.selection.Count(2),
+            "shares": to.weighting.Shares(by="uniform"), "nonfinite": "absent"}  # fmt: skip
+    parts = {"weighting": to.weighting.FedNova(), "compression": to.compression.Quantise(), "max_weight": 0.5}
+    given = to.Experiment(to.World(to.data.Digits(clients=5)), algorithm=to.Algorithm(**kept, **parts), rounds=7)
+    case = given_case(given, tmp_path / "log.csv", Reading(every="1h"))
+    assert case.experiment.algorithm == to.Algorithm(**kept)
+    away = case.experiment.world.participation
+    assert (away.path, away.mode, away.reading.every) == (str(tmp_path / "log.csv"), "blocks", "1h")
+    assert case.experiment.rounds == 7
+    assert given_case(given, tmp_path / "log.csv", Reading(), rounds=4).experiment.rounds == 4
 
 
 def test_data_of_owners_is_not_made_more_skewed(tmp_path: Path) -> None:
@@ -381,6 +424,8 @@ def test_an_advice_names_the_best_and_lists_the_others_by_their_mean(tmp_path: P
     assert (advice.best, advice.undecided, advice.leader) == (None, ["b", "c"], "b")
     assert [row.name for row in advice.rows()] == ["b", "c", PLAIN]
     assert advice.recommended == "b"
+    swapped = replace(advice, scores={**advice.scores, "b": advice.scores["c"], "c": advice.scores["b"]})
+    assert [row.name for row in swapped.rows()] == ["c", "b", PLAIN]
     lr = advice.cases[0].experiment.algorithm.local.optimizer.lr
     assert advice.recommended_experiment().algorithm.local.optimizer.lr == pytest.approx(3 * lr, rel=1e-2)
     edges = [words for words in advice.not_tried() if words.startswith("learning rates")]
@@ -395,16 +440,16 @@ def test_an_advice_about_bytes_says_bytes(tmp_path: Path) -> None:
     advice = found_advice(tmp_path, lambda trial: 0.5 + 0.01 * (trial.seed % 2), aim="bytes")
     assert advice.score_text(-10.0) == "1.02 kB"  # 2^10
     assert advice._gap(-1.0, -2.0, 0.0) == "2.00× (1.00× to 4.00×)"
-    accuracy = replace(advice, judge=Judge.of(AIMS["accuracy"], to.Classification()))
+    accuracy = replace(advice, judge=Judge.of(AIMS["accuracy"], to.tasks.Classification()))
     assert accuracy._gap(-0.02, -0.03, -0.01) == "-2.0 (-3.0 to -1.0)"
 
 
 def test_a_run_in_memory_counts_bytes_and_ends_with_its_last_round() -> None:
     """16 rounds are evaluated every round, 31 rounds every second, and always the last."""
     data, model = to.data.Digits(clients=4, sizes=to.data.Equal(20)), to.models.Logistic()
-    runtime = to.InProcess(device="cpu", threads=1)
+    runtime = to.runtime.InProcess(device="cpu", threads=1)
     base = to.Experiment(to.World(data, to.participation.Dropout(0.5)), model, rounds=31, runtime=runtime)
-    base = base.but(**{"algorithm.compression": to.Quantise()})  # less up than down
+    base = base.but(**{"algorithm.compression": to.compression.Quantise()})  # less up than down
     found = measure(base)
     assert found.rounds == (*range(2, 31, 2), 31)
     records, state, track = [], None, prepare(base)
@@ -449,12 +494,12 @@ def test_a_run_with_one_loss_that_is_not_finite_has_diverged() -> None:
 
 
 def test_a_ledger_knows_how_long_it_took_so_far(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+    ledger = TrialLedger(tmp_path)
     for seed, spent in enumerate((5.0, 9.0, 7.0)):
         ledger.add(Trial("race", "a", SAME, "w", seed), reaching(0.5), spent)
-    again = Ledger(tmp_path)
+    again = TrialLedger(tmp_path)
     assert (again.spent, len(again.outcomes)) == (9.0, 3)
-    assert again.of(Trial("race", "a", SAME, "w", 1)) == reaching(0.5)
+    assert again.outcomes[Trial("race", "a", SAME, "w", 1)] == reaching(0.5)
 
 
 def test_a_plan_counts_rates_seeds_candidates_and_jobs() -> None:
@@ -462,7 +507,7 @@ def test_a_plan_counts_rates_seeds_candidates_and_jobs() -> None:
     begin, each = [2.0], [0.1]
     each_run = 1.6 * (2.0 + 50 * 0.1)
 
-    def planned(budget: float, jobs: int = 1) -> Plan:
+    def planned(budget: float, jobs: int = 1) -> RacePlan:
         return fitting(begin, each, 50, candidates=10, budget=budget, jobs=jobs)
 
     one_seed = 10 * 3 * each_run / 0.4  # tuning may take 0.4 of the budget
@@ -481,5 +526,5 @@ def test_small_models_keep_more_and_the_last_layer_stays_home(tmp_path: Path) ->
     large = torch.nn.Sequential(torch.nn.Linear(400, 400), torch.nn.Linear(400, 2))
     for module, keep in ((small, 0.05), (large, 0.01)):
         listed = {c.name: c for c in known_candidates(AIMS["accuracy"], facts, module)}
-        assert listed["ternary"].changes == {"algorithm.compression": to.SparseTernary(keep)}
+        assert listed["ternary"].changes == {"algorithm.compression": to.compression.SparseTernary(keep)}
     assert own_layers(small) == {"last layer": to.personal.Named("2.*")}

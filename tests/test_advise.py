@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 
 import turnout as to
-from turnout.advising.aims import AIMS, Judge
-from turnout.advising.cases import stand_ins
-from turnout.advising.fleet import facts_of
-from turnout.advising.known import KNOWN, KnownFleet
-from turnout.advising.plan import fitting, timed
-from turnout.advising.race import LOOKS, Race
-from turnout.advising.trial import Outcome, measure
+from known_fleets import KNOWN, KnownFleet
 from turnout.cli import main
-from turnout.config.read import load, to_toml
-from turnout.world.fleet import Reading, read_fleet
-from turnout.world.fleet.example import ExampleFleet
-from turnout.world.turnout_csv import write_turnout
+from turnout.fleet import Reading, read_fleet
+from turnout.fleet.advice.aims import AIMS, Judge
+from turnout.fleet.advice.cases import facts_of, stand_ins
+from turnout.fleet.advice.race import LOOKS, Race
+from turnout.fleet.advice.race_plan import fitting, timed
+from turnout.fleet.advice.trials import TrialOutcome, measure
+from turnout.fleet.example import ExampleFleet
+from turnout.running.config.read import load, to_toml
+from turnout.world.log import write_turnout
 
 Draw = Callable[[random.Random], float]
 NOISES: dict[str, Draw] = {
@@ -87,12 +86,12 @@ def test_what_is_closer_than_a_margin_is_as_good() -> None:
 
 
 def test_bytes_are_counted_until_the_target_is_reached() -> None:
-    plain = Outcome((10, 20), {"global_accuracy": (0.5, 1.0)}, (100.0, 200.0), 100.0, 100.0)
-    judge = Judge.of(AIMS["bytes"], to.Classification()).aimed_at({"w": [plain]})  # of one evaluation: the last
+    plain = TrialOutcome((10, 20), {"global_accuracy": (0.5, 1.0)}, (100.0, 200.0), 100.0, 100.0)
+    judge = Judge.of(AIMS["bytes"], to.tasks.Classification()).aimed_at({"w": [plain]})  # of one evaluation: the last
     assert judge.targets == {"w": 0.9}
-    quick = Outcome((10, 20), {"global_accuracy": (0.95, 0.2)}, (25.0, 50.0))
+    quick = TrialOutcome((10, 20), {"global_accuracy": (0.95, 0.2)}, (25.0, 50.0))
     assert judge.score(quick, "w") - judge.score(plain, "w") == 3.0  # an eighth of the bytes
-    assert judge.score(Outcome((10,), {"global_accuracy": (0.1,)}, (1.0,)), "w") == -math.log2(10 * 200.0)
+    assert judge.score(TrialOutcome((10,), {"global_accuracy": (0.1,)}, (1.0,)), "w") == -math.log2(10 * 200.0)
     assert judge.shown(3.0) == "0.12×"
 
 
@@ -112,7 +111,7 @@ def made_log(path: Path, work: Callable[[int, int], float], clients: int, rounds
 def digits(partition: to.partition.Partition, clients: int = 10, rounds: int = 20) -> to.Experiment:
     data = to.data.Digits(clients=clients, partition=partition)
     local = to.Local(to.SGD(lr=0.1), epochs=2, batch_size=10)
-    runtime = to.InProcess(device="cpu", threads=1)
+    runtime = to.runtime.InProcess(device="cpu", threads=1)
     return to.Experiment(to.World(data), to.models.MLP(16), to.Algorithm(local), rounds=rounds, runtime=runtime)
 
 
@@ -128,9 +127,12 @@ def test_a_fleet_that_always_finishes_needs_nothing_but_fedavg(
     said = capsys.readouterr().out
     assert "FedAvg for accuracy (scheme C and friends would do the very same here)" in said
     runs = (out / "trials.jsonl").read_text()
-    (out / "trials.jsonl").write_text(runs[:-30])  # killed while it was writing
+    slower = runs.replace('"spent": ', '"spent": 10')  # 101.5 s instead of 1.5
+    (out / "trials.jsonl").write_text(slower[:-30])  # killed while it was writing
     assert main([*asked, "--out", str(out), "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["recommended"] == "FedAvg"
+    resumed = json.loads(capsys.readouterr().out)
+    assert resumed["recommended"] == "FedAvg"
+    assert 100 < resumed["seconds"] < 200, "time that was spent before counts"
     again = (out / "trials.jsonl").read_text()
     assert again.count("\n") == runs.count("\n") + 1, "only what was lost is run again"
     assert main([*asked, "--out", str(out), "--for", "bytes"]) == 2
@@ -141,7 +143,7 @@ def test_clients_with_labels_of_their_own_want_personal_layers(tmp_path: Path) -
     draw = random.Random(4)
     log = made_log(tmp_path / "log.csv", lambda t, c: float(draw.random() < 0.7), clients=10)
     experiment = digits(to.partition.Classes(per_client=2), rounds=12)
-    mine = {"mine": {"algorithm.weighting": to.ByShare(), "algorithm.local.epochs": 1}}
+    mine = {"mine": {"algorithm.weighting": to.weighting.ByShare(), "algorithm.local.epochs": 1}}
     advice = to.advise(
         log, experiment, aim="personal", out=tmp_path / "out", candidates=mine, seeds=6, hinges=False, quiet=True,
         only=["FedAvg", "personal last layer", "mine"], jobs=1,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import turnout as to
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from worlds import blobs, own_models, play, ready, walk, world
 
 COUNTS = [8, 12, 4, 16]
@@ -15,14 +15,16 @@ LR, P = 0.1, 18
 
 
 def mine(prepared, name):
-    return prepared.runtime.clients.store.gather(torch.arange(4))[f"mine/apfl/{name}"]
+    return prepared.runtime.clients.store.gather(torch.arange(4))[f"term/apfl/{name}"]
 
 
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_apfl_is_the_formula(adaptive):
     """v -= η α ∇f(v̄), v̄ = α v + (1 - α) w; α -= η (<v - w, α ∇f(v̄) + (1 - α) ∇f(w)> + 0.02 α), first step, clipped."""
     local = to.Local(to.SGD(lr=LR), steps=4, batch_size=4)
-    prepared = ready(world(COUNTS, *PARTIAL, local=local, terms=[to.APFL(0.75, adaptive)], weighting=to.ByShare()))
+    prepared = ready(
+        world(COUNTS, *PARTIAL, local=local, terms=[to.terms.APFL(0.75, adaptive)], weighting=to.weighting.ByShare())
+    )
     w, p = prepared.server.shared_P, torch.tensor(COUNTS, dtype=torch.float64) / sum(COUNTS)
     v, alpha, begun = torch.zeros(4, P, dtype=torch.float64), [0.75] * 4, [False] * 4
     server = prepared.begin()
@@ -55,7 +57,7 @@ def test_apfl_is_the_formula(adaptive):
 
 def test_the_shared_model_is_fedavg_s_and_a_client_alone_with_alpha_1_trains_by_itself():
     plain, _ = play(ready(world(COUNTS, *PARTIAL)), 3)
-    prepared = ready(world(COUNTS, *PARTIAL, terms=[to.APFL(1.0, adaptive=False)]))
+    prepared = ready(world(COUNTS, *PARTIAL, terms=[to.terms.APFL(1.0, adaptive=False)]))
     server, _ = play(prepared, 3)
     torch.testing.assert_close(plain.shared_P, server.shared_P)
     alone = ready(world(COUNTS, *PARTIAL, personal=to.personal.everything))
@@ -67,7 +69,7 @@ def test_the_shared_model_is_fedavg_s_and_a_client_alone_with_alpha_1_trains_by_
 def test_personal_accuracy_is_that_of_the_mixture(tmp_path):
     data = blobs(COUNTS)
     data = to.data.Own(data.x, data.y, data.owner, test=data.test, test_share=0.25)
-    experiment = world(COUNTS, *PARTIAL, terms=[to.APFL()]).but(**{"world.data": data})
+    experiment = world(COUNTS, *PARTIAL, terms=[to.terms.APFL()]).but(**{"world.data": data})
     run = to.run(experiment, tmp_path / "run", quiet=True)
     with run.records() as records:
         assert {"global_accuracy", "personal_accuracy", "personal_loss"} <= set(records.metrics())
@@ -83,5 +85,5 @@ def test_personal_accuracy_is_that_of_the_mixture(tmp_path):
 
 
 def test_an_alpha_that_is_no_part_is_refused():
-    with pytest.raises(Mistake, match="alpha"):
-        to.APFL(alpha=1.5)
+    with pytest.raises(UserError, match="alpha"):
+        to.terms.APFL(alpha=1.5)

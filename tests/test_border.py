@@ -16,14 +16,14 @@ from forgers import Forger, HandMade
 from hand_made import BAD_HELLOS, TWO_HUNDRED, listed
 from test_flower import world
 from turnout.deploy.demo import compare
+from turnout.deploy.grid import GridLink
+from turnout.deploy.policy import Policy, PolicyConditions
 from turnout.deploy.server import serve_experiment
-from turnout.machine.sealed import load_tensors
+from turnout.deploy.settings import Flower
+from turnout.machine.checksums import load_tensors
 from turnout.machine.terminal import COMMANDS
-from turnout.records.records import Records
-from turnout.runtimes.flower.grid import GridLink
-from turnout.runtimes.flower.messages import HEAD, REPLY
-from turnout.runtimes.flower.policy import Conditions, Policy
-from turnout.runtimes.flower.settings import Flower
+from turnout.running.records.records import Records
+from turnout.runtimes.remote import HEAD, REPLY
 
 GOOD = 2
 Results = tuple[dict[str, torch.Tensor], dict[str, list[float]], str]
@@ -68,7 +68,7 @@ def check_absent(experiment: to.Experiment, answers: list[HandMade], tmp_path: P
     assert curves == curves_without
 
 
-SHARES = {"weighting": to.ByShare()}
+SHARES = {"weighting": to.weighting.ByShare()}
 some = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])  # every fourth answer, or all
 
 
@@ -85,18 +85,18 @@ def test_requests(every: int, tmp_path: Path) -> None:
 
 
 @some
-@pytest.mark.parametrize("compression", [to.Dense(), to.SparseTernary(keep=0.1)])
+@pytest.mark.parametrize("compression", [to.compression.Dense(), to.compression.SparseTernary(keep=0.1)])
 def test_work_that_does_not_count(compression: object, every: int, tmp_path: Path) -> None:
     """Scheme A takes complete work alone; what else is sent must have its form too."""
-    dense = isinstance(compression, to.Dense)
+    dense = isinstance(compression, to.compression.Dense)
     answers = [made for made in hand_made.UNFINISHED if not (dense and made.name.endswith("since"))][::every]
-    experiment = world(weighting=to.CompleteOnly(), compression=compression)
+    experiment = world(weighting=to.weighting.CompleteOnly(), compression=compression)
     check_absent(for_so_many(experiment, answers), answers, tmp_path)
 
 
 @some
 def test_goodbyes(every: int, tmp_path: Path) -> None:
-    experiment, answers = world(terms=[to.Scaffold()], **SHARES), hand_made.LEAVE[::every]
+    experiment, answers = world(terms=[to.terms.Scaffold()], **SHARES), hand_made.LEAVE[::every]
     check_absent(for_so_many(experiment, answers), answers, tmp_path)
 
 
@@ -150,8 +150,8 @@ def score_world(clients: int) -> to.Experiment:
     return to.Experiment(
         world=to.World(to.data.Arriving(to.data.Digits(), (("3", "5"),) * clients, per_label=6, public=12)),
         model=to.models.MLP(8),
-        algorithm=to.Scores(
-            local=to.Local(to.SGD(0.1), epochs=1, batch_size=5), start="averaged", distil=to.Distil(epochs=1)
+        algorithm=to.scores.Scores(
+            local=to.Local(to.SGD(0.1), epochs=1, batch_size=5), start="averaged", distil=to.scores.Distil(epochs=1)
         ),
         rounds=2,
         runtime=Flower(clients=clients, start_with=clients, round_seconds=60.0, request_seconds=60.0, server_data=True),
@@ -198,7 +198,7 @@ def test_results_weigh_as_much_as_the_samples_a_device_enrolled_with(tmp_path: P
     assert clients.tolist() == [0, 1, 2]
     counts = []
     for device in devices:
-        data, one = device.clients.federation, torch.tensor([0])
+        data, one = device.tasks.clients.federation, torch.tensor([0])
         tested = 2**39 if device is devices[2] else int(data.test(one, 0).count_C[0])
         counts.append(min(tested, int(data.examples(one)[0])))
     wanted = sum(n * a for n, a in zip(counts, accuracy_C.tolist(), strict=True)) / sum(counts)
@@ -209,7 +209,7 @@ NASTY = "\x1b]0;mine\x07 \x1b[2J \u202e\nround 9: all is well"
 
 
 class Rude(Policy):
-    def refusal(self, now: Conditions | None = None) -> str | None:
+    def refusal(self, now: PolicyConditions | None = None) -> str | None:
         return NASTY
 
 
@@ -229,11 +229,11 @@ def test_what_a_device_says_does_not_command_a_terminal(tmp_path: Path, capsys: 
 
 def test_an_honest_reply_that_does_not_count_is_taken(tmp_path: Path) -> None:
     """Of incomplete work under scheme A with an encoded update; what it has downloaded is on record."""
-    experiment = world(weighting=to.CompleteOnly(), compression=to.SparseTernary(keep=0.1)).but(
+    experiment = world(weighting=to.weighting.CompleteOnly(), compression=to.compression.SparseTernary(keep=0.1)).but(
         rounds=1, **{"runtime.round_seconds": 2.0}
     )
     devices = devices_of(experiment, "012", tmp_path / "devices")
-    devices[1].slowness = 1.1
+    devices[1].tasks.slowness = 1.1
     serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         rounds, clients = records.rounds(), records.clients()
@@ -266,7 +266,9 @@ def test_two_hundred_answers_over_a_real_superlink(tmp_path: Path) -> None:
     with Records.read(out / "records.sqlite") as records:
         assert records.last_round() == rounds - 1
         assert min(records.column("answered")) >= GOOD
-        refused = [words for told in records.rounds()["refused"] if isinstance(told, str) for words in told.split("; ")]
+        refused = [
+            words for outbox in records.rounds()["refused"] if isinstance(outbox, str) for words in outbox.split("; ")
+        ]
     assert len(refused) >= len(TWO_HUNDRED) + len(BAD_HELLOS)
     compare(out, said.append)
     assert said[-1].endswith("gives the same model, to the bit"), said

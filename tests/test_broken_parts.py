@@ -10,10 +10,10 @@ import torch
 
 import turnout as to
 from turnout import testing
-from turnout.clients.state import _hearing
-from turnout.errors import Mistake
-from turnout.parts.mixing import Common
-from turnout.parts.terms.base import Stateless
+from turnout.clients.state import _deliver
+from turnout.errors import UserError
+from turnout.parts.mixing import SharedStart
+from turnout.parts.terms.base import FusedStep, LocalTerm, Notifies, ServerShift
 from turnout.types import Message
 from turnout.world.events import PlannedEvents
 from worlds import ready, world
@@ -22,73 +22,65 @@ from worlds import ready, world
 class AddsInPlace:
     linear = False
 
-    def combine(self, arrived, weight_R):
-        return weight_R.float() @ arrived.update_RP.nan_to_num_().mul_(2.0)
+    def combine(self, updates, weight_R):
+        return weight_R.float() @ updates.update_RP.nan_to_num_().mul_(2.0)
 
 
 class PlainMean:
     linear = False
 
-    def combine(self, arrived, weight_R):
-        return arrived.update_RP.nanmean(0)
+    def combine(self, updates, weight_R):
+        return updates.update_RP.nanmean(0)
 
 
 class MedianThatSaysSum:
     linear = True
 
-    def combine(self, arrived, weight_R):
-        return arrived.update_RP[weight_R > 0].median(0).values
+    def combine(self, updates, weight_R):
+        return updates.update_RP[weight_R > 0].median(0).values
 
 
 @dataclass(frozen=True)
-class TellsEach(Stateless):
+class TellsEach(LocalTerm, Notifies):
     """Everybody is told its own part of the sum: a message a client."""
 
     name: ClassVar[str] = "tells-each"
 
-    def mine(self, start_P):
+    def client_state(self, start_P):
         return {"last": torch.zeros_like(start_P)}
 
-    def tell(self, down, arrived):
-        return {"own": arrived.update_RP}
+    def notify(self, server_state, applied):
+        return {"own": applied.update_RP}
 
-    def hear(self, told, mine):
-        return {"last": mine["last"] + told["own"]}
-
-
-@dataclass(frozen=True)
-class OwnButNotPersonal(Stateless):
-    name: ClassVar[str] = "own"
-
-    def own(self, x_cP, mine):
-        return x_cP + 1
+    def on_notify(self, message, client_state):
+        return {"last": client_state["last"] + message["own"]}
 
 
 @dataclass(frozen=True)
-class SlashInMine(Stateless):
+class SlashInMine(LocalTerm):
     name: ClassVar[str] = "slash"
 
-    def mine(self, start_P):
+    def client_state(self, start_P):
         return {"old/new": torch.zeros_like(start_P)}
 
 
 @dataclass(frozen=True)
-class ListState(to.Apply):
+class ListState(to.server.ServerSGD):
     def begin(self, width):
         return {"last": [torch.zeros(width)]}
 
 
 @dataclass(frozen=True)
-class SlashState(to.Apply):
+class SlashState(to.server.ServerSGD):
     def begin(self, width):
         return {"first": torch.zeros(width), "first/moment": torch.zeros(width)}
 
-    def step(self, update_P, state, arrived):
+    def step(self, update_P, state, aggregate):
         return update_P, state
 
 
 @dataclass(frozen=True)
-class Loses(to.TopK):
+class Loses(to.compression.TopK):
     """Keeps only half of what it does not send."""
 
     def encode(self, update_CP, kept, sending):
@@ -97,21 +89,21 @@ class Loses(to.TopK):
 
 
 @dataclass(frozen=True)
-class Smuggles(to.Dense):
+class Smuggles(to.compression.Dense):
     def encode(self, update_CP, kept, sending):
         tensors = {"update": update_CP, "more": update_CP * 2}
         return Message(tensors, torch.full((len(update_CP),), 4 * update_CP.shape[1])), {}
 
 
 @dataclass(frozen=True)
-class MissesTheLast(to.TopK):
+class MissesTheLast(to.compression.TopK):
     def missed(self, state, since, slots):
         messages = super().missed(state, since, slots)
         return messages and messages[:-1]
 
 
 @dataclass(frozen=True)
-class RemembersTheDead(to.Stale):
+class RemembersTheDead(to.substitution.Stale):
     def forget(self, state, client_L):
         return state
 
@@ -129,7 +121,7 @@ class Single:
 
 
 @dataclass(frozen=True)
-class ScaledByTheRest(to.Weighting):
+class ScaledByTheRest(to.weighting.Weighting):
     def client_scale(self, turnout):
         return turnout.work_C / turnout.work_C.sum().clamp(min=1)
 
@@ -175,11 +167,10 @@ class BatchMean:
 @pytest.mark.parametrize(
     ("check", "broken", "promise"),
     [
-        (testing.check_aggregation, AddsInPlace(), "written on"),
-        (testing.check_aggregation, PlainMean(), "row of weight 0 must not matter"),
+        (testing.check_aggregation, AddsInPlace(), "must not change update_RP"),
+        (testing.check_aggregation, PlainMean(), "rows of weight 0.*must not matter"),
         (testing.check_aggregation, MedianThatSaysSum(), "`linear` says"),
         (testing.check_term, TellsEach(), "one message"),
-        (testing.check_term, OwnButNotPersonal(), "personal = True"),
         (testing.check_term, SlashInMine(), "old/new"),
         (testing.check_server_step, ListState(), "a list under 'last'"),
         (testing.check_server_step, SlashState(), "first/moment"),
@@ -187,14 +178,14 @@ class BatchMean:
         (testing.check_compression, Smuggles(), "counts 60 bytes"),
         (testing.check_compression, MissesTheLast(0.2), "missed messages"),
         (testing.check_substitution, RemembersTheDead(), "forget"),
-        (testing.check_participation, ByPosition(), "company"),
+        (testing.check_participation, ByPosition(), "other clients"),
         (testing.check_participation, Single(), "float64"),
-        (testing.check_weighting, ScaledByTheRest(), "company"),
+        (testing.check_weighting, ScaledByTheRest(), "other clients"),
         (testing.check_events, TakesAnybody(), "other entries name"),
         (testing.check_optimizer, Averaged(), "moments"),
         (testing.check_schedule, ToZero(), "above 0"),
         (testing.check_partition, Twice(), "two clients"),
-        (testing.check_task, BatchMean(), "company"),
+        (testing.check_task, BatchMean(), "other samples"),
     ],
 )
 def test_a_broken_part_is_caught(check, broken, promise):
@@ -203,7 +194,7 @@ def test_a_broken_part_is_caught(check, broken, promise):
 
 
 @dataclass(frozen=True)
-class MeanOfAll(Common):
+class MeanOfAll(SharedStart):
     """A right mixing: everybody, also a stranger, starts from the mean of all last models, by their parts."""
 
     personal: ClassVar[bool] = True
@@ -218,39 +209,39 @@ class MeanOfAll(Common):
     def own(self, state, client_C, shared_P):
         return self.starts(state, client_C, shared_P)
 
-    def observe(self, state, arrived):
-        mean_P = arrived.part_R.to(arrived.update_RP) @ arrived.models()
+    def observe(self, state, applied):
+        mean_P = applied.objective_share_R.to(applied.update_RP) @ applied.models()
         return {"mean": (1 - self.rate) * state["mean"] + self.rate * mean_P}
 
 
 @dataclass(frozen=True)
-class TellsAtTimes(Stateless):
-    """A right term: it tells nothing in the first round, and `hear` needs what is told."""
+class TellsAtTimes(LocalTerm, Notifies):
+    """A right term: it tells nothing in the first round, and `on_notify` needs the message."""
 
     name: ClassVar[str] = "at-times"
 
-    def mine(self, start_P):
+    def client_state(self, start_P):
         return {"last": torch.zeros_like(start_P)}
 
-    def tell(self, down, arrived):
-        return {"sum": arrived.sum_P} if arrived.t else {}
+    def notify(self, server_state, applied):
+        return {"sum": applied.sum_P} if applied.t else {}
 
-    def hear(self, told, mine):
-        return {"last": mine["last"] + told["sum"]}
+    def on_notify(self, message, client_state):
+        return {"last": client_state["last"] + message["sum"]}
 
 
 class HearsTheSame(TellsAtTimes):
     """What is told takes the place of what was kept: one row for all."""
 
-    def hear(self, told, mine):
-        return {"last": told["sum"]}
+    def on_notify(self, message, client_state):
+        return {"last": message["sum"]}
 
 
 @pytest.mark.parametrize("place", [[0, 1, 2], [0, 2]], ids=["everybody", "some"])
 def test_a_row_for_all_who_hear_is_one_for_each(place):
-    mine, told = {"last": torch.zeros(3, 2)}, {"sum": torch.tensor([1.0, 2.0])}
-    heard = _hearing(HearsTheSame(), told, mine, torch.tensor(place))["last"]
-    assert heard.tolist() == [[1.0, 2.0] if i in place else [0.0, 0.0] for i in range(3)]
+    mine, outbox = {"last": torch.zeros(3, 2)}, {"sum": torch.tensor([1.0, 2.0])}
+    received = _deliver(HearsTheSame(), outbox, mine, torch.tensor(place))["last"]
+    assert received.tolist() == [[1.0, 2.0] if i in place else [0.0, 0.0] for i in range(3)]
 
 
 @pytest.mark.parametrize(("check", "part"), [(testing.check_mixing, MeanOfAll()), (testing.check_term, TellsAtTimes())])
@@ -261,12 +252,127 @@ def test_a_right_part_passes(check, part):
 @pytest.mark.parametrize("optimizer", [Averaged(), LeftOpen()])
 def test_moments_that_nobody_knows_are_refused_with_a_sentence(optimizer):
     with pytest.raises(
-        Mistake, match=r"algorithm.local.optimizer.*moments is 'a.*'federated', 'local'|federated, fresh"
+        UserError, match=r"algorithm.local.optimizer.*moments is 'a.*'federated', 'local'|federated, fresh"
     ):
         to.Local(optimizer)
 
 
 @pytest.mark.parametrize("part", [{"terms": [SlashInMine()]}, {"server": SlashState()}, {"server": ListState()}])
 def test_a_state_that_cannot_be_resumed_is_refused_before_the_first_round(part):
-    with pytest.raises(Mistake, match=r"algorithm\.(terms|server): a state .*(rename it|checkpoint cannot hold)"):
+    with pytest.raises(UserError, match=r"algorithm\.(terms|server): a state .*(rename it|checkpoint cannot hold)"):
         ready(world([4, 4, 4], **part))
+
+
+# -- mistakes of a term's author
+
+
+@dataclass(frozen=True)
+class Misspelt(LocalTerm):
+    name: str = "misspelt"
+
+    def transform_gradient(self, grad_cP, at, server_state, client_state):
+        return grad_cP / 2
+
+
+@dataclass(frozen=True)
+class ReadsTheStep(LocalTerm, FusedStep):
+    """Decays its pull during local training, and declares that a GPU may repeat its first step."""
+
+    cuda_graph_safe: ClassVar[bool] = True
+    name: str = "reads-the-step"
+
+    def transform_grad(self, grad_cP, at, server_state, client_state):
+        return grad_cP + (at.x_cP - at.start_cP) / (1 + at.step)
+
+
+@dataclass(frozen=True)
+class FedDyn(LocalTerm, ServerShift):
+    """FedDyn; `unscaled = False` takes the updates as they were sent, scaled by E/s under scheme C."""
+
+    unscaled: bool = True
+    alpha: float = 0.5
+    name: str = "feddyn"
+
+    def server_state(self, start_P):
+        return {"h": torch.zeros_like(start_P)}
+
+    def _next(self, server_state, aggregate):
+        moved_RP = aggregate.models() - aggregate.start_P if self.unscaled else aggregate.update_RP
+        return server_state["h"] - self.alpha * moved_RP.sum(0) / aggregate.members
+
+    def server_shift(self, server_state, aggregate):
+        return -self._next(server_state, aggregate) / self.alpha
+
+    def server_update(self, server_state, upload, applied):
+        return {"h": self._next(server_state, applied)}, {}
+
+
+class Nameless(LocalTerm):
+    def transform_grad(self, grad_cP, at, server_state, client_state):
+        return grad_cP / 2
+
+
+@dataclass(frozen=True)
+class CountsInANumber(LocalTerm):
+    name: str = "counts"
+
+    def client_state(self, start_P):
+        return {"steps": torch.tensor(0.0)}
+
+
+@dataclass(frozen=True)
+class SendsANumber(LocalTerm):
+    name: str = "sends-a-number"
+
+    def finish(self, at, server_state, client_state):
+        return {"loss": torch.tensor(1.0)}, client_state
+
+
+class DuckTyped:
+    """A term without `LocalTerm`, whose `post_step` would never be called."""
+
+    name = "duck"
+    server_state = LocalTerm.server_state
+    client_state = LocalTerm.client_state
+    transform_grad = LocalTerm.transform_grad
+    finish = LocalTerm.finish
+    server_update = LocalTerm.server_update
+
+    def post_step(self, at, server_state, client_state):
+        at.x_cP.mul_(0.5)
+
+
+@pytest.mark.parametrize(
+    ("term", "words"),
+    [
+        (Misspelt(), "transform_gradient.*did you mean transform_grad"),
+        (ReadsTheStep(), "cuda_graph_safe.*at.step"),
+        (FedDyn(unscaled=False), "server_update.*E/s.*models"),
+        (Nameless(), "name.*not None"),
+        (CountsInANumber(), r"client_state: steps.*\[1\]"),
+        (SendsANumber(), "finish: loss needs one row per client"),
+        (DuckTyped(), "post_step.*derives from PostStep"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_a_mistake_of_a_term_s_author_is_named(term, words):
+    with pytest.raises(AssertionError, match=words):
+        testing.check_term(term)
+
+
+def test_a_term_that_unscales_updates_passes():
+    testing.check_term(FedDyn())
+
+
+def test_an_optional_hook_without_its_class_is_refused_where_the_term_is_defined():
+    with pytest.raises(UserError, match=r"Approaches defines post_step.*PostStep"):
+
+        class Approaches(LocalTerm):
+            def post_step(self, at, server_state, client_state):
+                at.x_cP.mul_(0.5)
+
+    with pytest.raises(UserError, match=r"Own defines own.*PersonalModel"):
+
+        class Own(LocalTerm):
+            def own(self, x_cP, client_state):
+                return x_cP + 1

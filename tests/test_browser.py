@@ -17,11 +17,10 @@ import pytest
 
 import turnout as to
 from browsing import Heard, chromium, faults_of, is_live, overflow, until
+from example_experiments import arrival, substitutes
 from made_records import make_records
 from turnout.machine.lock import holder_of
-from turnout.recipes.flexible import arrival
-from turnout.recipes.friends import friends
-from turnout.report import write_report
+from turnout.view.report.page import write_report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -70,10 +69,9 @@ def browser() -> Iterator[Browser]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs that exist before anybody looks: four methods with three seeds, and one with clients that join and leave."""
     folder = tmp_path_factory.mktemp("browser") / "runs"
-    methods = {name: made.but(rounds=6) for name, made in friends().items()}
+    methods = {name: made.but(rounds=6) for name, made in substitutes().items()}
     to.run(methods, folder / "friends", seeds=3, jobs=1, quiet=True)
-    joining = next(iter(arrival(at=3).values()))
-    to.run(joining.but(rounds=8), folder / "arrival", quiet=True)
+    to.run(arrival(at=3).but(rounds=8), folder / "arrival", quiet=True)
     return folder
 
 

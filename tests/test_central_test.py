@@ -14,12 +14,12 @@ from torch import Tensor
 import turnout as to
 from turnout.data import Digits, Loader
 from turnout.data.partition import OneLabel
-from turnout.records.records import Records
-from turnout.records.same import same
-from turnout.report import write_picture, write_report
 from turnout.running import loop
 from turnout.running.loop import begin, rounds_of
+from turnout.running.records.records import Records
+from turnout.running.records.same import same
 from turnout.server.state import Server
+from turnout.view.report.page import write_picture, write_report
 from turnout.world.members import Members
 from worlds import EXACT, play, ready
 

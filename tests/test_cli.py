@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,10 @@ from safetensors.torch import load_file, save_file
 
 import turnout as to
 from commands import turnout, work_in
+from turnout.cli import COMMANDS as TABLE
+from turnout.cli import added_commands, as_command
 from turnout.cli.planning import make_plan, split_values
+from turnout.running.config.kinds import load_place
 
 Capture = pytest.CaptureFixture[str]
 COMMANDS = [
@@ -40,12 +44,12 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- running
 
 
-def test_no_argument_compares_the_schemes_of_paper_000() -> None:
+def test_no_argument_compares_the_schemes_of_flexible_participation() -> None:
     plan = make_plan(None, [], [], None, None, False)
     assert {run.variant: type(run.experiment.algorithm.weighting) for run in plan.runs} == {
-        "A": to.CompleteOnly,
-        "B": to.ByShare,
-        "C": to.ByWork,
+        "A": to.weighting.CompleteOnly,
+        "B": to.weighting.ByShare,
+        "C": to.weighting.ByWork,
     }
     assert sorted({run.seed for run in plan.runs}) == [0, 1, 2]
     world = plan.runs[0].experiment.world
@@ -104,7 +108,7 @@ def test_a_grid_is_the_product_of_its_values(capsys: Capture) -> None:
         f"weighting={scheme}, epochs={epochs}" for scheme in "AC" for epochs in (2, 3)
     ]
     settings = to.open_run(runs[3]["folder"]).experiment.algorithm
-    assert (settings.weighting, settings.local.epochs) == (to.ByWork(), 3)
+    assert (settings.weighting, settings.local.epochs) == (to.weighting.ByWork(), 3)
 
 
 def test_a_recipes_variants_are_crossed_with_the_grid() -> None:
@@ -125,7 +129,7 @@ def test_seeds_begin_at_the_experiments_own() -> None:
 
 def test_a_recipe_of_ones_own(capsys: Capture) -> None:
     Path("my_recipes.py").write_text(
-        "from turnout.config.read import load\n"
+        "from turnout.running.config.read import load\n"
         "def both():\n"
         "    first = load('small.toml')\n"
         "    return {'one': first, 'two': first.but(rounds=1)}\n"
@@ -150,8 +154,8 @@ def test_one_bad_value_of_a_grid_does_not_lose_the_others(capsys: Capture) -> No
 
 
 def test_when_all_fail_alike_the_reason_is_said_once(capsys: Capture) -> None:
-    nowhere = ["--data-dir", "nowhere", "--set", "world.data.mirror=http://127.0.0.1:9/"]
-    assert turnout("run", "mnist-participation", *nowhere, "--seeds", 1, "--jobs", 1, "-q") == 2
+    nowhere = ["--data-dir", "nowhere", "--set", "world.data={kind='mnist', mirror='http://127.0.0.1:9/'}"]
+    assert turnout("run", "participation", *nowhere, "--seeds", 1, "--jobs", 1, "-q") == 2
     err = capsys.readouterr().err
     assert err.startswith("3 of 3 runs failed. A seed 0, B seed 0, C seed 0: MNIST is not in nowhere")
     assert err.count("could not be downloaded") == 1
@@ -179,9 +183,9 @@ def test_the_folders_own_runs_go_on_with_more_rounds(capsys: Capture) -> None:
         ("run small.toml --set algorithm.weighting=bywork", "did you mean 'by-work'?"),
         ("run small.toml --grid rounds", "write it as path=value,value"),
         ("run small.toml --grid rounds=1,,2", "write it as path=value,value"),
-        ("run small.toml --grid rounds=1,1", "a value is there twice"),
+        ("run small.toml --grid rounds=1,1", "--grid rounds=1,1"),
         ("run small.toml --grid rounds=1,x", "rounds must be a whole number, not 'x'"),
-        ("run small.toml --grid seed=1,2", "seeds are repeated with --seeds N"),
+        ("run small.toml --grid seed=1,2", "--seeds N"),
         ("run small.toml --seeds 0", "--seeds 0: give at least 1"),
         ("run small.toml --jobs 0", "--jobs 0: give at least 1"),
         ("run small.toml --json nowhere/x.json", "there is no folder nowhere"),
@@ -190,8 +194,6 @@ def test_the_folders_own_runs_go_on_with_more_rounds(capsys: Capture) -> None:
         ("run small.toml --set runtime.threads=100000", "runtime.threads must be 1 to 1024"),
         ("run small.toml -q --set stop.target=nan", "stop.target is not a number"),
         ("export . --model .", "--model .: is a folder"),
-        ("study show small.toml", "is not what"),
-        ("study run bias --resume", "name it with --out"),
         ("run small.toml -q --out small.toml", "small.toml is a file, and a run needs a folder"),
         ("run small.toml -q --set start=nowhere.safetensors", "cannot be read as a safetensors file"),
         ("run small.toml --set world.participation.path=x", "unknown setting world.participation.path"),
@@ -200,13 +202,12 @@ def test_the_folders_own_runs_go_on_with_more_rounds(capsys: Capture) -> None:
         ("export nowhere --model x.safetensors", "nowhere is not a run folder"),
         ("report nowhere", "no records in nowhere yet"),
         ("list nonsense", "there is no role 'nonsense'"),
-        ("init small.toml", "small.toml is there already"),
+        ("init small.toml", "small.toml exists"),
         ("init my.txt", "an experiment file's name ends in .toml"),
         ("init my.toml --recipe digit", "did you mean 'digits'"),
         ("init my.toml --recipe participation --variant D", "participation has no variant 'D'"),
-        ("trace record --out small.toml", "small.toml is there already"),
+        ("trace record --out small.toml", "small.toml exists"),
         ("trace record --load 1.5", "from 0 to below 1"),
-        ("study run nonsense", "there is no study 'nonsense'"),
     ],
 )
 def test_a_mistake_is_one_sentence(arguments: str, sentence: str, capsys: Capture) -> None:
@@ -227,7 +228,7 @@ def test_mistyped_commands_are_explained(arguments: str, capsys: Capture) -> Non
 def test_a_folder_with_something_in_it(capsys: Capture) -> None:
     assert turnout("run", "small.toml", "--out", "out", "-q") == 0
     assert turnout("run", "small.toml", "--out", "out", "-q") == 2
-    assert "out is not empty: choose another folder, go on with what is in it (--resume" in capsys.readouterr().err
+    assert "out is not empty" in capsys.readouterr().err
     assert turnout("run", "small.toml", "--out", "out", "-q", "--resume", "--set", "algorithm.local.epochs=3") == 2
     assert "other settings (algorithm.local.epochs)" in capsys.readouterr().err
 
@@ -289,6 +290,46 @@ def test_a_loss_that_is_no_number_names_the_client_and_the_round(capsys: Capture
 # -- looking and writing
 
 
+def test_the_table_of_commands_repeats_their_help() -> None:
+    for name, row in ((name, row) for name, row in TABLE.items() if row.place.startswith("turnout.cli")):
+        found = as_command(name, load_place(row.place))
+        assert (found.help or "").startswith(row.help.rstrip(".")), name
+
+
+def test_installed_packages_add_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    about = tmp_path / "greeting-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1\nSummary: Greets people.\n")
+    (about / "entry_points.txt").write_text(
+        "[turnout.commands]\ngreet = greeting_command:greet\nbroken = greeting_command:nothing\nrun = nowhere:run\n"
+    )
+    (tmp_path / "greeting_command.py").write_text("def greet(name: str):\n    print('hello', name)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    added_commands.cache_clear()
+    try:
+        assert turnout("--help") == 0
+        assert "Greets people." in capsys.readouterr().out
+        assert "greeting_command" not in sys.modules, "loaded before it is named"
+        assert turnout("greet", "you") == 0
+        assert "hello you" in capsys.readouterr().out
+        assert turnout("broken") == 2
+        err = capsys.readouterr().err
+        assert "warning" in err
+        assert "greeting" in err
+        assert turnout("run", "--help") == 0, "an entry point does not replace a command of ours"
+    finally:
+        added_commands.cache_clear()
+
+
+def test_a_command_of_a_missing_satellite_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    row = TABLE["fleet"]._replace(needs="turnout.absent")
+    monkeypatch.setitem(TABLE, "fleet", row)
+    assert turnout("--help") == 0
+    assert "  fleet  " not in capsys.readouterr().out
+    assert turnout("fleet", "log.csv") == 2
+    assert "turnout.absent" in capsys.readouterr().err
+
+
 def test_help_and_version_come_without_torch() -> None:
     code = "import sys\nfrom turnout.cli import main\nmain({})\nassert 'torch' not in sys.modules, 'torch was loaded'"
     helps = [[name, "--help"] for name in ("run", "runs", "show", "plot", "predict", "export")]
@@ -298,13 +339,13 @@ def test_help_and_version_come_without_torch() -> None:
         assert "turnout" in done.stdout
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "study", "study run"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: Capture) -> None:
     assert turnout(*command.split(), "--help") == 0
     out = capsys.readouterr().out
     assert "Usage: turnout " in out
     assert "\\" not in out
-    assert command.startswith("study") or f"turnout {command}" in out.split("\n", 1)[1], "an example"
+    assert f"turnout {command}" in out.split("\n", 1)[1], "an example"
 
 
 def test_version(capsys: Capture) -> None:
@@ -315,7 +356,7 @@ def test_version(capsys: Capture) -> None:
 def test_list_shows_recipes_and_kinds(capsys: Capture) -> None:
     assert turnout("list") == 0
     out = capsys.readouterr().out
-    assert "participation          Schemes A, B, C on SYNTHETIC(1,1)" in out
+    assert re.search(r"participation +Schemes A, B, C on SYNTHETIC\(1,1\)", out)
     assert "complete-only, A" in out
     assert "lr=0.1, momentum=0.0, weight_decay=0.0" in out
     assert turnout("list", "weighting") == 0
@@ -364,8 +405,8 @@ def test_data_says_where_it_looks(capsys: Capture) -> None:
     assert turnout("data", "--data-dir", "sets") == 0
     out = capsys.readouterr().out
     assert "data folder: sets" in out
-    assert "not there: downloaded when first used" in out
-    assert "there: sets" in out
+    assert "missing: downloaded when first used" in out
+    assert "found: sets" in out
 
 
 def test_a_trace_of_this_machine_is_recorded_and_used(capsys: Capture) -> None:
@@ -405,22 +446,16 @@ def test_every_command_has_examples(command: str, capsys: Capture) -> None:
     assert f"\n  turnout {command}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["list", "run", "show"])
-def test_every_command_about_studies_has_examples(command: str, capsys: Capture) -> None:
-    assert turnout("study", command, "--help") == 0
-    assert f"\n  turnout study {command}" in capsys.readouterr().out
-
-
 def test_data_finds_the_unpacked_files_of_emnist(capsys: Capture) -> None:
     folder = Path("sets/emnist/gzip")
     folder.mkdir(parents=True)
     for part in ("train-images-idx3", "train-labels-idx1", "test-images-idx3"):
         (folder / f"emnist-letters-{part}-ubyte").touch()
     assert turnout("data", "--data-dir", "sets") == 0
-    assert "there: sets/emnist" not in capsys.readouterr().out
+    assert "found: sets/emnist" not in capsys.readouterr().out
     (folder / "emnist-letters-test-labels-idx1-ubyte.gz").touch()
     assert turnout("data", "--data-dir", "sets") == 0
-    assert "there: sets/emnist/gzip (letters)" in capsys.readouterr().out
+    assert "found: sets/emnist/gzip (letters)" in capsys.readouterr().out
 
 
 def test_the_json_of_a_run_that_failed_says_why(capsys: Capture) -> None:

@@ -16,21 +16,21 @@ import flower_grid
 import turnout as to
 from turnout.cli import main
 from turnout.cli.planning import with_deadlines
+from turnout.deploy.grid import GridLink
 from turnout.deploy.server import serve_experiment
-from turnout.parts.compression.broadcast_log import BroadcastLog
-from turnout.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from turnout.records.records import Records
-from turnout.records.same import same
-from turnout.report import find_runs, write_report
-from turnout.report.clock import gantt_rows, time_to, times_of
-from turnout.round_log import RoundRecord
+from turnout.deploy.settings import Flower
+from turnout.parts.compression.error_feedback import BroadcastLog
+from turnout.round_record import RoundRecord
 from turnout.running.observed_times import observations, write_observed_devices
-from turnout.runtimes.flower.grid import GridLink
-from turnout.runtimes.flower.settings import Flower
+from turnout.running.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from turnout.running.records.finding import find_runs
+from turnout.running.records.records import Records
+from turnout.running.records.same import same
 from turnout.runtimes.timing import buffered
 from turnout.server.state import Server
-from turnout.world.devices.device_file import DeviceRow, read_devices, write_devices
-from turnout.world.devices.observed import Observation, devices_of
+from turnout.view.report.page import write_report
+from turnout.view.report.simulated_time import gantt_rows, time_to, times_of
+from turnout.world.devices.device_file import DeviceRow, Observation, devices_of, read_devices, write_devices
 from turnout.world.devices.timeline import Passes
 from worlds import EXACT, blobs, play, ready, walk, world
 
@@ -57,7 +57,7 @@ def devices(tmp_path_factory) -> to.devices.DeviceFile:
 
 
 def timed(devices: to.devices.DeviceFile, closing: object, *fractions: float, **algorithm: object) -> to.Experiment:
-    parts = {"local": LOCAL, "weighting": to.FedAvg(), "closing": closing} | algorithm
+    parts = {"local": LOCAL, "weighting": to.weighting.FedAvg(), "closing": closing} | algorithm
     return world([8, 8, 8], *fractions, **parts).but(**{"world.devices": devices})
 
 
@@ -69,7 +69,7 @@ def column(record: RoundRecord, name: str) -> list[float]:
 
 
 def test_a_round_waits_for_the_slowest_link_where_there_is_no_deadline(devices):
-    _, (record,) = play(ready(timed(devices, to.WaitForAll())))
+    _, (record,) = play(ready(timed(devices, to.closing.WaitForAll())))
     assert column(record, "download_time") == [2.5, 2.5, 2.5]
     assert column(record, "train_time") == [2.0, 16.0, 2.0]
     assert column(record, "upload_time") == [4.5, 4.5, 36.5]
@@ -82,7 +82,7 @@ def test_a_round_waits_for_the_slowest_link_where_there_is_no_deadline(devices):
 
 def test_at_a_deadline_the_slow_send_what_they_have_and_the_late_nothing(devices):
     # The slow one has 15 - 2.5 - 4.5 = 8 s to train: 16 samples, 4 of its 8 steps. The third sends for 36.5 s.
-    _, (record,) = play(ready(timed(devices, to.Deadline(seconds=15.0))))
+    _, (record,) = play(ready(timed(devices, to.closing.Deadline(seconds=15.0))))
     assert column(record, "work") == [1.0, 0.5, 0.0]
     assert column(record, "train_time")[:2] == [2.0, 8.0]
     assert column(record, "late") == [0, 0, 1]
@@ -94,7 +94,7 @@ def test_at_a_deadline_the_slow_send_what_they_have_and_the_late_nothing(devices
 
 
 def test_a_deadline_without_partial_work_excludes_the_slow(devices):
-    _, (record,) = play(ready(timed(devices, to.Deadline(seconds=15.0, partial=False))))
+    _, (record,) = play(ready(timed(devices, to.closing.Deadline(seconds=15.0, partial=False))))
     assert column(record, "work") == [1.0, 0.0, 0.0]
     assert column(record, "late") == [0, 1, 1]
     assert record.extra["wasted_device_seconds"] == 30
@@ -104,26 +104,26 @@ def test_a_deadline_without_partial_work_excludes_the_slow(devices):
 
 
 def test_a_deadline_that_nobody_needs_ends_with_the_last_reply(devices):
-    _, (record,) = play(ready(timed(devices, to.Deadline(seconds=100.0))))
+    _, (record,) = play(ready(timed(devices, to.closing.Deadline(seconds=100.0))))
     assert record.extra["simulated_seconds"] == 41.0
     assert record.extra["late"] == 0
 
 
 def test_who_is_absent_is_waited_for_until_the_deadline(devices):
-    _, (record,) = play(ready(timed(devices, to.Deadline(seconds=50.0), 1.0, 0.0, 1.0)))
+    _, (record,) = play(ready(timed(devices, to.closing.Deadline(seconds=50.0), 1.0, 0.0, 1.0)))
     assert record.extra["simulated_seconds"] == 50.0
     assert record.extra["late"] == 0
     assert record.extra["device_seconds"] == 9 + 41
 
 
 def test_the_first_replies_close_a_round(devices):
-    experiment = timed(devices, to.FirstReplies(count=2))
+    experiment = timed(devices, to.closing.FirstReplies(count=2))
     _, (record,) = play(ready(experiment))
     assert record.extra["simulated_seconds"] == 23.0
     assert column(record, "late") == [0, 0, 1]
-    _, (record,) = play(ready(experiment.but(**{"algorithm.closing": to.FirstReplies(share=0.3)})))
+    _, (record,) = play(ready(experiment.but(**{"algorithm.closing": to.closing.FirstReplies(share=0.3)})))
     assert record.extra["simulated_seconds"] == 9.0
-    early = to.FirstReplies(count=2, seconds=10.0)
+    early = to.closing.FirstReplies(count=2, seconds=10.0)
     _, (record,) = play(ready(experiment.but(**{"algorithm.closing": early})))
     assert record.extra["simulated_seconds"] == 10.0
     assert column(record, "late") == [0, 1, 1]
@@ -131,7 +131,7 @@ def test_the_first_replies_close_a_round(devices):
 
 def test_an_adaptive_deadline_follows_what_complete_work_takes(devices):
     # 9, 23, 41 seen in the first round: their median is the second round's deadline, however few make it.
-    _, records = play(ready(timed(devices, to.Percentile(percent=50.0))), rounds=3)
+    _, records = play(ready(timed(devices, to.closing.Percentile(percent=50.0))), rounds=3)
     assert [record.extra["simulated_seconds"] for record in records] == [41.0, 23.0, 23.0]
     assert [record.extra["late"] for record in records] == [0, 1, 1]
 
@@ -144,7 +144,7 @@ def test_a_client_that_was_away_downloads_what_it_missed():
             return torch.where((client_C == 2) & (t == 1), 0.0, 1.0).double()
 
     data = blobs([8, 8, 8], features=40)
-    algorithm = to.Algorithm(local=LOCAL, compression=to.SparseTernary(keep=0.1))
+    algorithm = to.Algorithm(local=LOCAL, compression=to.compression.SparseTernary(keep=0.1))
     speed = to.devices.Alike(samples_per_second=16.0, down_mbps=80 * MBIT, up_mbps=10 * MBIT, latency=0.5)
     experiment = to.Experiment(
         world=to.World(data, Once(), devices=speed), algorithm=algorithm, rounds=3, runtime=EXACT
@@ -163,7 +163,9 @@ def test_a_client_that_was_away_downloads_what_it_missed():
 
 
 def test_records_of_a_timed_run_have_the_bytes_of_a_run_without_time():
-    plain = world([9, 5, 8], 1.0, 0.5, 0.0, compression=to.SparseTernary(keep=0.2), terms=(to.Proximal(0.1),))
+    plain = world(
+        [9, 5, 8], 1.0, 0.5, 0.0, compression=to.compression.SparseTernary(keep=0.2), terms=(to.terms.Proximal(0.1),)
+    )
     timed = plain.but(**{"world.devices": to.devices.Alike()})
     for one, other in zip(play(ready(plain), 3)[1], play(ready(timed), 3)[1], strict=True):
         assert (one.bytes_down, one.bytes_up, one.work) == (other.bytes_down, other.bytes_up, other.work)
@@ -173,27 +175,28 @@ def test_records_of_a_timed_run_have_the_bytes_of_a_run_without_time():
 # -- nothing that is discarded is trained
 
 
-class Counting(to.terms.Stateless):
+class Counting(to.terms.LocalTerm, to.terms.TermTraits):
     """Counts the clients that were trained."""
 
     name = "counting"
+    sends = 0
 
     def __init__(self) -> None:
         self.trained = 0
 
-    def after(self, at, down, mine):
+    def finish(self, at, server_state, client_state):
         self.trained += len(at.examples_c)
-        return {}, mine
+        return {}, client_state
 
 
 @pytest.mark.parametrize(
     ("closing", "trained"),
     [
-        (to.WaitForAll(), 3),
-        (to.Deadline(seconds=15.0), 2),
-        (to.Deadline(seconds=15.0, partial=False), 1),
-        (to.Deadline(seconds=15.0, partial=False, late="use"), 3),
-        (to.FirstReplies(count=2), 2),
+        (to.closing.WaitForAll(), 3),
+        (to.closing.Deadline(seconds=15.0), 2),
+        (to.closing.Deadline(seconds=15.0, partial=False), 1),
+        (to.closing.Deadline(seconds=15.0, partial=False, late="use"), 3),
+        (to.closing.FirstReplies(count=2), 2),
     ],
 )
 def test_nothing_is_trained_for_a_reply_that_is_discarded(devices, closing, trained):
@@ -210,7 +213,7 @@ def trained(prepared, client: int, t: int, start_P: Tensor) -> Tensor:
 
 
 def test_a_late_reply_counts_in_the_round_in_which_it_arrives(devices):
-    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    closing = to.closing.Deadline(seconds=15.0, partial=False, late="use")
     prepared = ready(timed(devices, closing, 1.0, 1.0, 0.0))
     begin = prepared.begin().shared_P
     state, (first, second) = play(prepared, 2)
@@ -229,7 +232,7 @@ def test_a_late_reply_counts_in_the_round_in_which_it_arrives(devices):
 
 
 def test_the_buffer_steps_after_every_reply_and_discounts_old_ones(devices):
-    closing = to.Buffered(size=1, concurrency=2)
+    closing = to.closing.Buffered(size=1, concurrency=2)
     prepared = ready(timed(devices, closing, 1.0, 1.0, 0.0))
     at = [prepared.begin().shared_P]
     state, records = play(prepared, 3)
@@ -250,12 +253,12 @@ def test_a_seat_that_is_free_is_taken_at_once():
     assert closes == 7.0
 
 
-def test_a_run_with_replies_under_way_goes_on_from_its_checkpoint(devices, tmp_path):
-    experiment = timed(devices, to.Buffered(size=2, concurrency=3)).but(rounds=6)
+def test_a_run_with_replies_in_flight_goes_on_from_its_checkpoint(devices, tmp_path):
+    experiment = timed(devices, to.closing.Buffered(size=2, concurrency=3)).but(rounds=6)
     whole, records = play(ready(experiment), 6)
     prepared = ready(experiment)
     half, _ = play(prepared, 3)
-    assert len(half.clock.under_way.client_L)
+    assert len(half.time.in_flight.client_L)
     path = tmp_path / "checkpoint.safetensors"
     write_checkpoint(path, Checkpoint(2, half.to_state(), "mark", []))
     state = Server.from_state(read_checkpoint(path, "mark", prepared.begin().to_state()).state)
@@ -267,7 +270,7 @@ def test_a_run_with_replies_under_way_goes_on_from_its_checkpoint(devices, tmp_p
 
 def test_hindsight_takes_a_late_reply_for_what_it_is(devices):
     """It is not what its client would have sent in the round in which it arrives."""
-    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    closing = to.closing.Deadline(seconds=15.0, partial=False, late="use")
     prepared = ready(timed(devices, closing, 1.0, 1.0, 0.0).but(**{"evaluate.substitution": True}))
     begin = prepared.begin().shared_P
     state, (_, second) = play(prepared, 2)
@@ -279,17 +282,17 @@ def test_hindsight_takes_a_late_reply_for_what_it_is(devices):
 
 
 def test_what_makes_no_sense_with_late_replies_is_refused():
-    late = to.Deadline(seconds=9.0, partial=False, late="use")
-    with pytest.raises(to.Mistake, match="nobody is missing, only under way"):
-        to.Algorithm(closing=to.Buffered(size=2), substitution=to.Friends())
-    with pytest.raises(to.Mistake, match="stand in for themselves"):
-        to.Algorithm(closing=late, substitution=to.Stale())
-    with pytest.raises(to.Mistake, match="the term 'scaffold' merges"):
-        to.Algorithm(closing=late, terms=[to.Scaffold()])
-    with pytest.raises(to.Mistake, match="would never fill"):
-        to.Buffered(size=10, concurrency=5)
-    with pytest.raises(to.Mistake, match=r"world\.devices"):
-        ready(world([8, 8], closing=to.Deadline(seconds=5.0)))
+    late = to.closing.Deadline(seconds=9.0, partial=False, late="use")
+    with pytest.raises(to.UserError, match="no client is missing"):
+        to.Algorithm(closing=to.closing.Buffered(size=2), substitution=to.substitution.Friends())
+    with pytest.raises(to.UserError, match="stand in for themselves"):
+        to.Algorithm(closing=late, substitution=to.substitution.Stale())
+    with pytest.raises(to.UserError, match="the term 'scaffold' combines"):
+        to.Algorithm(closing=late, terms=[to.terms.Scaffold()])
+    with pytest.raises(to.UserError, match="would never fill"):
+        to.closing.Buffered(size=10, concurrency=5)
+    with pytest.raises(to.UserError, match=r"world\.devices"):
+        ready(world([8, 8], closing=to.closing.Deadline(seconds=5.0)))
 
 
 # -- devices
@@ -298,14 +301,18 @@ def test_what_makes_no_sense_with_late_replies_is_refused():
 def test_every_algorithm_meets_the_same_devices_in_the_same_weather():
     fleet = to.devices.Tiers(noise=0.3, slow_chance=0.2)
     one = ready(world([8, 8, 8]).but(**{"world.devices": fleet}))
-    other = ready(world([8, 8, 8], weighting=to.FedAvg(), terms=(to.Proximal(1.0),)).but(**{"world.devices": fleet}))
+    other = ready(
+        world([8, 8, 8], weighting=to.weighting.FedAvg(), terms=(to.terms.Proximal(1.0),)).but(
+            **{"world.devices": fleet}
+        )
+    )
     for a, b in zip(play(one, 3)[1], play(other, 3)[1], strict=True):
         for name in ("download_time", "train_time", "upload_time", "tier"):
             assert torch.equal(a.clients[name], b.clients[name])
 
 
 def test_devices_are_drawn_by_address_for_a_million_clients():
-    fleet = to.devices.Spread(law="pareto", up_spread=0.7, noise=0.2, slow_chance=0.1)
+    fleet = to.devices.SpreadDevices(law="pareto", up_spread=0.7, noise=0.2, slow_chance=0.1)
     alone = fleet.draw(torch.tensor([999_999]), t=7, seed=3)
     among = fleet.draw(torch.arange(0, 1_000_000, 9), t=7, seed=3)
     assert torch.equal(alone.up_C[0], among.up_C[-1])
@@ -315,16 +322,44 @@ def test_devices_are_drawn_by_address_for_a_million_clients():
     assert among.up_C[among.tier_C == 2].median() < among.up_C[among.tier_C == 0].median()
 
 
+def test_clusters_of_clients_share_a_tier_and_no_spread_makes_all_alike():
+    """Four clusters, tiers of a quarter and three quarters: the first cluster has the first tier."""
+    tiers = to.devices.Tiers(names=("laptop", "phone-2015"), shares=(1, 3), by="cluster", clusters=(3, 0, 1, 2, 0))
+    for seed in range(3):
+        assert tiers.tier_of(torch.arange(5), seed).tolist() == [1, 0, 1, 1, 0]
+    with pytest.raises(to.UserError, match="no clusters"):
+        replace(tiers, clusters=None).tier_of(torch.arange(5), 0)
+    for law in ("log-normal", "pareto"):
+        alike = to.devices.SpreadDevices(law=law, compute_spread=0.0, down_spread=0.0, up_spread=0.0)
+        draw = alike.draw(torch.arange(50), 0, seed=1)
+        assert all(len(getattr(draw, name).unique()) == 1 for name in ("compute_C", "down_C", "up_C"))
+        with pytest.raises(to.UserError, match="up_spread"):
+            replace(alike, up_spread=-0.1)
+
+
+def test_a_device_is_slow_for_a_share_of_its_rounds_and_its_links_are_not():
+    alike = to.devices.Alike(gflops=8.0, slow_chance=0.25, slow_factor=4.0)
+    client_C = torch.arange(10_000)
+    usual = replace(alike, slow_chance=0.0).draw(client_C, 0, seed=2)
+    draws = [alike.draw(client_C, t, seed=2) for t in (0, 1)]
+    slow_TC = torch.stack([draw.compute_C < usual.compute_C for draw in draws])
+    assert slow_TC.double().mean(1).tolist() == pytest.approx([0.25, 0.25], abs=0.02)
+    assert float((slow_TC[0] & slow_TC[1]).double().mean()) == pytest.approx(0.25**2, abs=0.01)  # drawn for each round
+    for draw, slow_C in zip(draws, slow_TC, strict=True):
+        torch.testing.assert_close(draw.compute_C, torch.where(slow_C, usual.compute_C / 4, usual.compute_C))
+        assert torch.equal(draw.up_C, usual.up_C)
+
+
 def test_charging_hours_let_devices_go_before_they_are_done(devices):
     # On for the first 20 s of the run: the slow one (23 s) never replies, unless it may send a part.
     night = to.devices.ChargingHours(start=0.0, hours=20 / 3600, apart=0.0, begin=0.0)
-    experiment = timed(replace(devices, charging=night), to.Deadline(seconds=30.0, partial=False))
+    experiment = timed(replace(devices, charging=night), to.closing.Deadline(seconds=30.0, partial=False))
     _, (record,) = play(ready(experiment))
     assert column(record, "work") == [1.0, 0.0, 0.0]
     assert record.extra["simulated_seconds"] == 30.0
-    _, records = play(ready(experiment.but(**{"algorithm.closing": to.Deadline(seconds=30.0)})), 2)
+    _, records = play(ready(experiment.but(**{"algorithm.closing": to.closing.Deadline(seconds=30.0)})), 2)
     assert column(records[0], "work") == [1.0, 0.75, 0.0]  # (20 - 7) s x 2 = 26 samples: 6 steps of 8
-    assert records[1].skipped == "nobody answered"
+    assert records[1].skipped == "no client answered"
     assert records[1].extra["simulated_time"] == 60.0
     assert records[1].extra["late"] == records[1].extra["device_seconds"] == 0  # off, not late
 
@@ -342,13 +377,13 @@ def test_steps_and_samples_of_passes_agree():
 def test_a_file_of_devices_that_cannot_be_right_is_refused(tmp_path):
     path: Path = tmp_path / "devices.csv"
     path.write_text("client,samples_per_second,down_mbps,up_mbps,latency\n0,10,1,1,0\n1,0,1,1,0\n")
-    with pytest.raises(to.Mistake, match="line 3: samples_per_second must be above 0"):
+    with pytest.raises(to.UserError, match="line 3: samples_per_second must be above 0"):
         ready(world([8, 8]).but(**{"world.devices": to.devices.DeviceFile(str(path))}))
     path.write_text("client,samples_per_second,down_mbps,up_mbps,latency\n0,10,1,1,0\n")
-    with pytest.raises(to.Mistake, match="no device for client 1"):
+    with pytest.raises(to.UserError, match="no device for client 1"):
         ready(world([8, 8]).but(**{"world.devices": to.devices.DeviceFile(str(path))}))
     ready(world([8, 8]).but(**{"world.devices": to.devices.DeviceFile(str(path), mode="resample")}))
-    with pytest.raises(to.Mistake, match="did you mean 'phone-2015'"):
+    with pytest.raises(to.UserError, match="did you mean 'phone-2015'"):
         to.devices.Tiers(names=("phone-2014",))
 
 
@@ -361,7 +396,7 @@ def hours(seconds: float) -> to.Stop:
 
 def test_a_run_stops_when_its_simulated_hours_are_spent(devices, tmp_path):
     """Rounds end at 41, 82 and 123 s. At 100 s the third is cut: nothing of it is in the model."""
-    experiment = timed(devices, to.WaitForAll()).but(rounds=50, stop=hours(100), **{"evaluate.every": 5})
+    experiment = timed(devices, to.closing.WaitForAll()).but(rounds=50, stop=hours(100), **{"evaluate.every": 5})
     run = to.run(experiment, out=tmp_path / "run", quiet=True)
     with run.records() as records:
         assert records.column("simulated_time").tolist() == [41.0, 82.0, 100.0]
@@ -378,7 +413,9 @@ def test_a_run_stops_when_its_simulated_hours_are_spent(devices, tmp_path):
 
 
 def test_a_round_that_ends_with_the_simulated_hours_counts(devices, tmp_path):
-    run = to.run(timed(devices, to.WaitForAll()).but(rounds=50, stop=hours(82)), out=tmp_path / "run", quiet=True)
+    run = to.run(
+        timed(devices, to.closing.WaitForAll()).but(rounds=50, stop=hours(82)), out=tmp_path / "run", quiet=True
+    )
     with run.records() as records:
         assert records.column("simulated_time").tolist() == [41.0, 82.0]
         assert records.column("counted").tolist() == [3, 3]
@@ -387,8 +424,10 @@ def test_a_round_that_ends_with_the_simulated_hours_counts(devices, tmp_path):
 
 def test_a_run_that_is_given_more_simulated_hours_is_as_if_it_had_had_them_at_first(devices, tmp_path):
     """Clients keep residuals, and replies are in flight: nothing of the round that was cut is left."""
-    ternary = to.SparseTernary(keep=0.3)
-    experiment = timed(devices, to.Buffered(size=2, concurrency=3), compression=ternary).but(rounds=50, stop=hours(100))
+    ternary = to.compression.SparseTernary(keep=0.3)
+    experiment = timed(devices, to.closing.Buffered(size=2, concurrency=3), compression=ternary).but(
+        rounds=50, stop=hours(100)
+    )
     for first in (30, 5):  # in the second round, and in the first
         out = tmp_path / str(first)
         to.run(experiment.but(stop=hours(first)), out=out, quiet=True)
@@ -397,7 +436,10 @@ def test_a_run_that_is_given_more_simulated_hours_is_as_if_it_had_had_them_at_fi
         assert same(out / "records.sqlite", tmp_path / f"{first} at once" / "records.sqlite") == []
 
 
-@pytest.mark.parametrize("closing", [to.WaitForAll(), to.Percentile(percent=50.0), to.Buffered(size=2, concurrency=3)])
+@pytest.mark.parametrize(
+    "closing",
+    [to.closing.WaitForAll(), to.closing.Percentile(percent=50.0), to.closing.Buffered(size=2, concurrency=3)],
+)
 def test_a_run_in_simulated_time_hands_out_its_model(devices, tmp_path, closing):
     experiment = timed(devices, closing).but(rounds=3, stop=to.Stop(simulated_hours=1.0))
     run = to.run(experiment, out=tmp_path / "run", quiet=True)
@@ -411,7 +453,7 @@ def test_a_run_in_simulated_time_hands_out_its_model(devices, tmp_path, closing)
 
 def test_observed_times_make_devices_whose_rounds_take_as_long(devices, tmp_path):
     weather = replace(devices, noise=0.1)
-    experiment = timed(weather, to.WaitForAll()).but(rounds=5)
+    experiment = timed(weather, to.closing.WaitForAll()).but(rounds=5)
     run = to.run(experiment, out=tmp_path / "run", quiet=True)
     found = write_observed_devices(tmp_path / "run", tmp_path / "observed.csv")
     assert [row.tier for row in found.rows] == ["good", "slow", "thin"]
@@ -436,7 +478,10 @@ def test_a_deployment_that_records_whole_and_training_seconds_makes_devices(tmp_
         (row,) = devices_of(observations(records, experiment, None)).rows
     assert (row.client, row.speed, row.latency) == ("0", 16.0, 0.0)
     assert row.down_mbps * 125_000 == row.up_mbps * 125_000 == 36.0
-    with Records.open(tmp_path / "plain.sqlite") as records, pytest.raises(to.Mistake, match="has no times of clients"):
+    with (
+        Records.open(tmp_path / "plain.sqlite") as records,
+        pytest.raises(to.UserError, match="has no times of clients"),
+    ):
         devices_of(observations(records, experiment, None))
 
 
@@ -490,7 +535,7 @@ def test_a_deployment_through_flower_reads_back_as_devices(tmp_path):
         found = records.clients()
     slowest = [np.nanmax(found["reply_seconds"][found["round"] == t]) for t in range(3)]
     again = to.devices.DeviceFile(str(tmp_path / "fleet.csv"))
-    simulated = experiment.but(runtime=to.InProcess(device="cpu", threads=1), **{"world.devices": again})
+    simulated = experiment.but(runtime=to.runtime.InProcess(device="cpu", threads=1), **{"world.devices": again})
     _, records = play(ready(simulated), 3)
     took = float(np.median([record.extra["simulated_seconds"] for record in records]))
     assert took == pytest.approx(float(np.median(slowest)), rel=0.2)
@@ -500,8 +545,8 @@ def test_a_deployment_through_flower_reads_back_as_devices(tmp_path):
 
 
 def test_a_report_shows_simulated_time(devices, tmp_path):
-    experiment = timed(devices, to.Deadline(15.0), 1.0, 1.0, 1.0).but(**{"stop.target": 0.1, "rounds": 2})
-    whole = experiment.but(**{"algorithm.closing": to.WaitForAll()})
+    experiment = timed(devices, to.closing.Deadline(15.0), 1.0, 1.0, 1.0).but(**{"stop.target": 0.1, "rounds": 2})
+    whole = experiment.but(**{"algorithm.closing": to.closing.WaitForAll()})
     to.run({"cut": experiment, "whole": whole}, out=tmp_path / "both", quiet=True, jobs=1)
     runs = find_runs(tmp_path / "both")
     run = runs.variants["whole"][0]
@@ -509,7 +554,7 @@ def test_a_report_shows_simulated_time(devices, tmp_path):
     assert time_to(run, "global_accuracy", 0.0) == 0.0
     bars, closings = gantt_rows(runs.variants["cut"][0], 0, 2)
     assert closings[0] == 15.0
-    assert [(bar.client, bar.begin, bar.parts, bar.late) for bar in bars[:3]] == [
+    assert [(bar.client, bar.begin, bar.parts, bar.is_late) for bar in bars[:3]] == [
         (0, 0.0, (2.5, 2.0, 4.5), False),
         (1, 0.0, (2.5, 8.0, 4.5), False),
         (2, 0.0, (2.5, 2.0, 10.5), True),
@@ -522,10 +567,12 @@ def test_a_report_shows_simulated_time(devices, tmp_path):
 def test_deadlines_are_a_grid():
     found = with_deadlines({"a": to.Experiment(), "b": to.Experiment()}, "30,none")
     assert list(found) == ["a, deadline 30 s", "b, deadline 30 s", "a, no deadline", "b, no deadline"]
-    assert found["a, deadline 30 s"].algorithm.closing == to.Deadline(30.0)
-    kept = with_deadlines({"a": to.Experiment(algorithm=to.Algorithm(closing=to.Deadline(9, partial=False)))}, "5")
-    assert kept["deadline 5 s"].algorithm.closing == to.Deadline(5.0, partial=False)
-    with pytest.raises(to.Mistake, match="give simulated seconds"):
+    assert found["a, deadline 30 s"].algorithm.closing == to.closing.Deadline(30.0)
+    kept = with_deadlines(
+        {"a": to.Experiment(algorithm=to.Algorithm(closing=to.closing.Deadline(9, partial=False)))}, "5"
+    )
+    assert kept["deadline 5 s"].algorithm.closing == to.closing.Deadline(5.0, partial=False)
+    with pytest.raises(to.UserError, match="give simulated seconds"):
         with_deadlines({"a": to.Experiment()}, "soon")
 
 

@@ -10,14 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.layout import Slot
 from turnout.parts.compression.codec.bits import Coded
-from turnout.parts.compression.codec.byte import Byte, Dither
+from turnout.parts.compression.codec.byte import Byte, Dither, turned
 from turnout.parts.compression.codec.picks import largest, largest_with_torch
 from turnout.parts.compression.codec.pieces import pieces_of
-from turnout.parts.compression.codec.ternary import Ternary
-from turnout.parts.compression.codec.values import Values
+from turnout.parts.compression.codec.ternary import Ternary, Values
 from turnout.rng import key
 
 SIZES = (40, 7, 1, 12)
@@ -172,6 +171,11 @@ def test_a_byte_an_entry_is_never_further_off_than_a_step():
             assert (left.abs() <= step * (0.5 if dither is None else 1) + 1e-6).all()
 
 
+def test_dither_is_the_sum_of_a_column_and_a_row_modulo_one():
+    column_n, row_C1 = torch.tensor([0.25, 0.75, 0.5]), torch.tensor([[0.5], [0.125]])
+    assert turned(column_n, row_C1).tolist() == [[0.75, 0.25, 0.0], [0.375, 0.875, 0.625]]
+
+
 def test_stochastic_rounding_is_right_in_the_mean():
     """Over rounds, for each entry and for sums over clients; the largest of a tensor has no error at all."""
     x_CP, sent = rows(8, clients=3), []
@@ -190,7 +194,7 @@ CODECS = [Ternary(0.1), Ternary(0.5, "model"), Values(0.1), Byte()]
 def read_or_refuse(codec, message: bytes) -> torch.Tensor | None:
     try:
         x_CP = codec.read(Coded.of([message], codec.longest(SLOTS)), SLOTS, torch.float32)
-    except Mistake:
+    except UserError:
         return None
     assert x_CP.shape == (1, sum(SIZES))
     assert torch.isfinite(x_CP).all()
@@ -253,7 +257,7 @@ def test_the_largest_are_the_same_in_c_and_with_torch(sizes, keep, seed, spread,
 def test_a_step_that_cannot_be_sent_is_refused(step):
     """1e37 is a number, 127 times it is none in float32."""
     message = struct.pack("<4f", 0.5, step, 0.5, 0.5) + bytes(sum(SIZES))
-    with pytest.raises(Mistake, match="a step is too large or negative"):
+    with pytest.raises(UserError, match="a step is too large or negative"):
         Byte().read(Coded.of([message], Byte().longest(SLOTS)), SLOTS, torch.float32)
 
 
@@ -263,7 +267,7 @@ def test_every_shorter_and_longer_message_is_refused(codec):
     for length in range(len(whole)):
         assert read_or_refuse(codec, whole[:length]) is None, length
     assert read_or_refuse(codec, whole + b"\0") is None
-    with pytest.raises(Mistake, match="message 1 cannot be decoded: it is longer"):
+    with pytest.raises(UserError, match="message 1 cannot be decoded: it is longer"):
         Coded.of([whole, bytes(10**6)], codec.longest(SLOTS))
 
 
@@ -271,7 +275,7 @@ def test_every_shorter_and_longer_message_is_refused(codec):
 def test_no_message_is_longer_than_the_longest(codec):
     x_CP = torch.zeros(2, sum(SIZES))
     x_CP[0, -1], x_CP[1] = 1, torch.arange(60.0)  # one entry far behind; the largest ones last
-    assert max(codec.write(x_CP, SLOTS).length_C.tolist()) <= codec.longest(SLOTS)
+    assert 0 <= codec.longest(SLOTS) - max(codec.write(x_CP, SLOTS).length_C.tolist()) <= 4  # not by much
 
 
 def test_nothing_to_send():

@@ -22,17 +22,17 @@ from torch import Tensor
 
 import turnout as to
 from combinations import COUNTS, ROUNDS, SICK, SILENT, Combination, Silent, combination, has_norm
-from turnout.errors import Mistake
-from turnout.exchange import Download, Farewell, Told
+from turnout.errors import UserError
+from turnout.exchange import Departure, Download, Outbox
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending
-from turnout.records.same import same
-from turnout.round_log import RoundRecord
+from turnout.round_record import RoundRecord
 from turnout.running import loop
 from turnout.running.loop import begin, read_state, rounds_of
+from turnout.running.records.same import same
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.weights import Weights
 from turnout.server.state import Server
-from turnout.tracks.prepare import prepare
-from turnout.tracks.weights import Weights
 from turnout.types import Replies, Tensors, Turnout, flatten, wire_bytes
 from worlds import kept_rows
 
@@ -62,7 +62,7 @@ def check(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = combination(seed)
     try:
         if found.wrong is not None:
-            with pytest.raises(Mistake, match=re.escape(found.wrong)):
+            with pytest.raises(UserError, match=re.escape(found.wrong)):
                 prepare(found.experiment())
             return
         monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
@@ -94,14 +94,14 @@ class Round:
     download: Download | None = None
     turnout: Turnout | None = None
     replies: Replies | None = None
-    told: dict[str, Tensors] = field(default_factory=dict)
-    farewells: list[Farewell] = field(default_factory=list)
+    outbox: dict[str, Tensors] = field(default_factory=dict)
+    departures: list[Departure] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
 
-    def farewell_bytes(self) -> int:
+    def departure_bytes(self) -> int:
         """What those sent who left: for terms to forget them, or to remember them where they stay in the objective."""
-        out = [set(farewell.client_H.tolist()) <= set(self.forgotten) for farewell in self.farewells]
-        sent = [f.said if forget else f.remembered for f, forget in zip(self.farewells, out, strict=True)]
+        out = [set(departure.client_H.tolist()) <= set(self.forgotten) for departure in self.departures]
+        sent = [f.to_forget if forget else f.to_remember for f, forget in zip(self.departures, out, strict=True)]
         return sum(wire_bytes(rows) for terms in sent for rows in terms.values())
 
     def numbers(self) -> Tensors:
@@ -146,10 +146,10 @@ class Listening:
         self.heard |= {"download": download, "turnout": turnout, "replies": replies}
         return turnout, replies
 
-    def farewell(self, client_I: Tensor, told: Told) -> Farewell:
-        farewell = self.runtime.farewell(client_I, told)
-        self.heard.setdefault("farewells", []).append(farewell)
-        return farewell
+    def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
+        departure = self.runtime.depart(client_I, outbox)
+        self.heard.setdefault("departures", []).append(departure)
+        return departure
 
     def forget(self, client_I: Tensor) -> None:
         self.heard["forgotten"] = client_I.tolist()
@@ -174,8 +174,8 @@ def played(found: Combination, *absent: int, **changes: Any) -> Played:
     for t in range(ROUNDS):
         listening.heard = {}
         server, record = track.round(server, t)
-        if t in server.told.said:
-            listening.heard["told"] = server.told.said[t]
+        if t in server.outbox.messages:
+            listening.heard["outbox"] = server.outbox.messages[t]
         about = (found.seed, track.model.layout.shared_slots, dict(sent_down))
         rounds.append(Round(record, server, *about, **listening.heard))
         log = server.compression
@@ -226,8 +226,8 @@ def check_absent(found: Combination, whole: Played) -> None:
         columns = happened.record.clients
         if "loss" in columns:
             replied[columns["client"][~columns["loss"].isnan()]] = True
-        under_way = found.settings["algorithm.closing"].uses_late
-        if under_way or "old_gradient_norm" in happened.record.extra:  # whoever is there may have been asked
+        in_flight = found.settings["algorithm.closing"].uses_late
+        if in_flight or "old_gradient_norm" in happened.record.extra:  # whoever is there may have been asked
             replied |= ~((EVERYBODY == SILENT) & isinstance(found.settings["world.participation"], Silent))
     absent = (~replied).nonzero().squeeze(1).tolist()
     other = played(found, *absent, **{"evaluate.substitution": False})
@@ -261,7 +261,7 @@ def check_round(found: Combination, happened: Round, holds: dict[int, int]) -> N
     for client, kind, detail in happened.record.events:
         if kind == "drop" or (kind == "leave" and detail.startswith("exclude")):
             holds.pop(client, None)
-    if found.settings["algorithm.closing"] != to.WaitForAll():
+    if found.settings["algorithm.closing"] != to.closing.WaitForAll():
         return  # who replies in time, and what the late have cost, is in tests/test_clock.py
     if happened.replies is not None:
         check_bytes(found, happened, holds)
@@ -274,29 +274,29 @@ def check_bytes(found: Combination, happened: Round, holds: dict[int, int]) -> N
     record, replies, download = happened.record, happened.replies, happened.download
     assert replies is not None
     assert download is not None
-    beside = [replies.states, replies.hints, *replies.sums.values()]
+    beside = [replies.states, replies.hints, *replies.uploads.values()]
     up_R = replies.message.bytes_C + sum(wire_bytes({n: v[0] for n, v in rows.items()}) for rows in beside)
-    position_R = torch.searchsorted(record.clients["client"], replies.client_C)
+    position_R = torch.searchsorted(record.clients["client"], replies.client_R)
     assert record.clients["bytes_up"][position_R].tolist() == up_R.tolist()
-    assert record.bytes_up == int(up_R.sum()) + happened.farewell_bytes()
+    assert record.bytes_up == int(up_R.sum()) + happened.departure_bytes()
     compression, dense = found.settings["algorithm.compression"], 4 * len(download.shared_P)
     down = wire_bytes(download.states) + replies.report["bytes_down"]
-    whole = sum(wire_bytes(tensors) for tensors in download.down.values())
+    whole = sum(wire_bytes(tensors) for tensors in download.term_states.values())
     assert (replies.report["bytes_down"] <= whole).all()  # of the terms: less for who has the latest
     fetched = [dense] * len(position_R)
-    if isinstance(compression, to.Dense):
+    if isinstance(compression, to.compression.Dense):
         assert replies.message.bytes_C.tolist() == fetched
     else:
         check_message(compression, happened)
         if compression.directions == "both" and not found.settings["algorithm.mixing"].personal:
-            fetched = [missed_by(client, happened, holds, dense) for client in replies.client_C.tolist()]
-        for client, kept in zip(replies.client_C.tolist(), used(happened).tolist(), strict=True):
+            fetched = [missed_by(client, happened, holds, dense) for client in replies.client_R.tolist()]
+        for client, kept in zip(replies.client_R.tolist(), used(happened).tolist(), strict=True):
             holds |= {client: record.round} if kept else {}
-    told_R = used(happened) * sum(map(wire_bytes, happened.told.values()))
+    told_R = used(happened) * sum(map(wire_bytes, happened.outbox.values()))
     assert record.clients["bytes_down"][position_R].tolist() == (torch.tensor(fetched) + down + told_R).tolist()
     unfinished = (record.clients["work"] > 0).index_fill(0, position_R, False)
     for client, size in zip(*(record.clients[n][unfinished].tolist() for n in ("client", "bytes_down")), strict=True):
-        lossy = not isinstance(compression, to.Dense) and compression.directions == "both"
+        lossy = not isinstance(compression, to.compression.Dense) and compression.directions == "both"
         model = dense if not lossy or download.start_CP is not None else missed_by(client, happened, holds, dense)
         assert 0 <= size - model - wire_bytes(download.states) <= whole
     assert record.clients["bytes_down"][record.clients["work"] == 0].isnan().all()
@@ -309,7 +309,7 @@ def used(happened: Round) -> Tensor:
     assert replies is not None
     if not record.extra.get("left_out"):
         return replies.report["finite"]
-    return record.clients["weight"][torch.searchsorted(record.clients["client"], replies.client_C)] > 0
+    return record.clients["weight"][torch.searchsorted(record.clients["client"], replies.client_R)] > 0
 
 
 def check_message(compression: Any, happened: Round) -> None:
@@ -322,7 +322,7 @@ def check_message(compression: Any, happened: Round) -> None:
     fine = replies.report["finite"].nonzero().squeeze(1)
     if not len(fine):
         return
-    sending = Sending(happened.record.round, happened.seed, replies.client_C[fine], happened.slots)
+    sending = Sending(happened.record.round, happened.seed, replies.client_R[fine], happened.slots)
     first, second = (compression.decode(m.take(fine), sending, server.shared_P) for m in (replies.message, garbled))
     assert first.shape == (len(fine), width)
     assert torch.equal(first, second)
@@ -360,7 +360,7 @@ def check_weights(found: Combination, happened: Round) -> None:
         return
     if len(gone_L) and not isinstance(algorithm.selection, to.selection.Everyone):
         return  # the record does not say which of those who are gone were drawn
-    if len(gone_L) and isinstance(algorithm.weighting, to.FedAvg) and algorithm.shares.over == "unbiased":
+    if len(gone_L) and isinstance(algorithm.weighting, to.weighting.FedAvg) and algorithm.shares.over == "unbiased":
         return  # nor what those who are gone stand for
     factor_C = factors(algorithm, turnout, share_C, counts_C, len(share_C) + len(gone_L))
     base_C = torch.where(counts_C, weight_C / torch.where(counts_C, factor_C, 1.0), 0.0)
@@ -371,7 +371,7 @@ def check_weights(found: Combination, happened: Round) -> None:
 def counted(found: Combination, happened: Round) -> Tensor:
     """Scheme A: the complete; the others: whoever did anything; never one whose reply was no number."""
     record, weighting = happened.record, found.settings["algorithm.weighting"]
-    least = 1 - 1e-9 if isinstance(weighting, to.CompleteOnly) else 1e-9
+    least = 1 - 1e-9 if isinstance(weighting, to.weighting.CompleteOnly) else 1e-9
     lost = [int(c) for c in str(record.extra.get("nonfinite_clients", "")).split()]
     return (record.clients["work"] >= least) & ~torch.isin(record.clients["client"], torch.tensor(lost))
 
@@ -382,14 +382,14 @@ def factors(algorithm: to.Algorithm, turnout: Turnout, share_C: Tensor, counts_C
     normalised over those who count unless a substitution pays."""
     # What is no sum has to see updates as they count: there the server scales them, not their weights.
     progress_C, at_server = turnout.progress_C, algorithm.scale_at == "server" and algorithm.aggregation.linear
-    if isinstance(algorithm.weighting, to.CompleteOnly):
+    if isinstance(algorithm.weighting, to.weighting.CompleteOnly):
         return torch.full_like(share_C, 1.0 if algorithm.substitution.lends else cohort / int(counts_C.sum()))
-    if isinstance(algorithm.weighting, to.FedAvg):
+    if isinstance(algorithm.weighting, to.weighting.FedAvg):
         total = 1.0 if algorithm.shares.over == "normalised" else float(share_C.sum())
         return torch.full_like(share_C, 1.0 if algorithm.substitution.lends else total / float(share_C[counts_C].sum()))
-    if isinstance(algorithm.weighting, to.ByWork):
+    if isinstance(algorithm.weighting, to.weighting.ByWork):
         return turnout.full_progress_C / progress_C if at_server else torch.ones_like(share_C)
-    if isinstance(algorithm.weighting, to.FedNova):
+    if isinstance(algorithm.weighting, to.weighting.FedNova):
         own_C = torch.where(counts_C, share_C, 0.0)
         tau = (own_C * progress_C).sum() / own_C.sum()
         if not algorithm.substitution.lends:  # those who are gone are drawn only where all are: shares sum to 1
@@ -421,7 +421,7 @@ def check_borrowed(algorithm: to.Algorithm, happened: Round, borrowed_C: Tensor,
     stale = float(record.extra.get("stale_weight", 0.0))
     assert float(borrowed_C.sum()) + stale == pytest.approx(missing, abs=1e-12)
     assert (borrowed_C >= -1e-12).all()
-    if isinstance(algorithm.substitution, to.Friends) and not gone:
+    if isinstance(algorithm.substitution, to.substitution.Friends) and not gone:
         client_C, friend_C = record.clients["client"], record.clients["friend"]
         lent_C, spread = torch.zeros_like(share_C), 0.0
         for position in missing_C.nonzero().squeeze(1).tolist():

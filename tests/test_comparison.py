@@ -12,14 +12,13 @@ import pytest
 
 import turnout as to
 from turnout.cli import main
-from turnout.config.read import to_toml
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.records.records import Records
-from turnout.report import find_runs
-from turnout.report.results import results
-from turnout.round_log import Evaluation, RoundRecord
-from turnout.statistics.comparison import (
+from turnout.round_record import Evaluation, RoundRecord
+from turnout.running.config.read import to_toml
+from turnout.running.records.finding import find_runs
+from turnout.running.records.records import Records
+from turnout.statistics import (
     ALIKE,
     BEHIND,
     BEST,
@@ -28,9 +27,10 @@ from turnout.statistics.comparison import (
     ONE_SEED,
     compare,
     compare_reached,
+    t_quantile,
     words_of,
 )
-from turnout.statistics.distributions import t_quantile
+from turnout.view.report.results import results
 
 
 def test_the_difference_to_the_best_has_an_interval_that_holds_for_all_pairs() -> None:
@@ -163,7 +163,7 @@ def make_runs(folder: Path, seeds: int, gain: dict[str, float], wobble: float = 
 def test_nothing_is_bold_on_noise(tmp_path: Path) -> None:
     alike = results(find_runs(make_runs(tmp_path / "alike", 3, {"A": 0.1, "B": 0.101})))
     assert alike.leading is None
-    assert alike.said == "A and B are not distinguishable with 3 seeds"
+    assert alike.verdict == "A and B are not distinguishable with 3 seeds"
     assert [row[alike.header.index("difference")][-1] for row in alike.rows] == ["≈", "≈"]
     apart = results(find_runs(make_runs(tmp_path / "apart", 3, {"A": 0.1, "B": 0.2})))
     assert apart.leading == 1
@@ -195,7 +195,7 @@ def test_compare_says_what_reaching_a_target_took(tmp_path: Path) -> None:
     assert {s.name: s.seeds for s in single.ranking.standings} == {"A": 2, "B": 2}
     assert [s.seeds for s in to.compare(folder, folder / "A" / "seed-0").ranking.standings] == [8, 8]
     shutil.copytree(folder / "A" / "seed-0", tmp_path / "A" / "seed-0")
-    with pytest.raises(Mistake, match="leave one of them out"):
+    with pytest.raises(UserError, match="leave one of them out"):
         to.compare(folder, tmp_path / "A" / "seed-0")
 
 

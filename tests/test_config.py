@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import turnout as to
-from turnout.config.catalogue import commented, kinds
-from turnout.config.kinds import KINDS, ROLE_NAMES
-from turnout.config.read import build, check_same, from_table, lasting, load, with_setting
-from turnout.config.write import to_toml
 from turnout.recipes import cook, recipes
+from turnout.running.config.catalogue import commented, kinds
+from turnout.running.config.kinds import KINDS, ROLE_NAMES
+from turnout.running.config.read import build, from_table, load, with_setting
+from turnout.running.config.run_file import check_same, lasting
+from turnout.running.config.write import to_toml
 
 EVERYTHING = """
 title = "all of it"
@@ -83,9 +84,9 @@ def test_a_file_is_the_experiment_one_would_write_in_python(tmp_path: Path) -> N
         model=to.models.MLP(20, 10, batch_norm=(1,)),
         algorithm=to.Algorithm(
             local=to.Local(optimizer=to.SGD(lr=1.0), epochs=5, schedule=to.InverseClock()),
-            terms=(to.Proximal(mu=0.1),),
+            terms=(to.terms.Proximal(mu=0.1),),
             personal=to.personal.Named("output.*"),
-            weighting=to.ByShare(),
+            weighting=to.weighting.ByShare(),
             max_weight=2.0,
         ),
         rounds=7,
@@ -135,10 +136,10 @@ def test_numbers_and_texts_survive_exactly(lr: float, title: str, hidden: list[i
     [
         ("rounds=5", "rounds", 5),
         ("algorithm.local.optimizer.lr=1", "algorithm.local.optimizer.lr", 1.0),
-        ("algorithm.weighting=A", "algorithm.weighting", to.CompleteOnly()),
-        ("algorithm.weighting.kind=by-share", "algorithm.weighting", to.ByShare()),
+        ("algorithm.weighting=A", "algorithm.weighting", to.weighting.CompleteOnly()),
+        ("algorithm.weighting.kind=by-share", "algorithm.weighting", to.weighting.ByShare()),
         ("world.participation={kind='dropout', rate=0.1}", "world.participation", to.participation.Dropout(0.1)),
-        ("algorithm.terms=[{kind='proximal', mu=2}]", "algorithm.terms", (to.Proximal(mu=2.0),)),
+        ("algorithm.terms=[{kind='proximal', mu=2}]", "algorithm.terms", (to.terms.Proximal(mu=2.0),)),
         ("algorithm.personal=batch-norm", "algorithm.personal", to.personal.batch_norm),
         ("title=two words", "title", "two words"),
         ("algorithm.local.epochs=none", "algorithm.local.epochs", None),
@@ -154,8 +155,8 @@ def test_one_setting(setting: str, path: str, value: object) -> None:
 
 @pytest.mark.parametrize("written", ["proximal", "fedprox", {"kind": "proximal"}, [{"kind": "proximal"}]])
 def test_one_part_needs_no_list(written: object) -> None:
-    assert from_table({"algorithm": {"terms": written}}).algorithm.terms == (to.Proximal(),)
-    assert to.Algorithm(terms=to.Proximal()) == to.Algorithm(terms=[to.Proximal()])
+    assert from_table({"algorithm": {"terms": written}}).algorithm.terms == (to.terms.Proximal(),)
+    assert to.Algorithm(terms=to.terms.Proximal()) == to.Algorithm(terms=[to.terms.Proximal()])
 
 
 def test_one_event_and_one_attack_need_no_list() -> None:
@@ -163,7 +164,7 @@ def test_one_event_and_one_attack_need_no_list() -> None:
     found = from_table({"world": world}).world
     assert found.events == (to.Join(client=3, round=2),)
     assert found.attack == (to.attacks.SignFlip(),)
-    with pytest.raises(to.Mistake, match=r"algorithm\.terms is the text 'proximal': in Python"):
+    with pytest.raises(to.UserError, match=r"algorithm\.terms .*'proximal'"):
         to.Algorithm(terms="proximal")
 
 
@@ -182,7 +183,7 @@ def test_one_event_and_one_attack_need_no_list() -> None:
     ],
 )
 def test_a_name_known_in_another_role_is_suggested_with_its_place(setting: str, place: str) -> None:
-    with pytest.raises(to.Mistake) as caught:
+    with pytest.raises(to.UserError) as caught:
         with_setting(to.Experiment(), setting)
     assert place in str(caught.value)
 
@@ -191,7 +192,7 @@ def test_the_place_that_is_suggested_is_one(tmp_path: Path) -> None:
     """Of every kind of every role: what the sentence proposes is a setting of an experiment."""
     for role, kinds_of in KINDS.items():
         for kind in kinds_of:
-            with pytest.raises(to.Mistake, match=f"kind of {ROLE_NAMES[role]}, ") as caught:
+            with pytest.raises(to.UserError, match=f"kind of {ROLE_NAMES[role]}, ") as caught:
                 build(next(other for other in KINDS if kind not in KINDS[other]), kind, "here")
             place = re.findall(rf"kind of {ROLE_NAMES[role]}, ([\w.]+) = ", str(caught.value))[0]
             *above, last = place.split(".")
@@ -199,8 +200,8 @@ def test_the_place_that_is_suggested_is_one(tmp_path: Path) -> None:
 
 
 def test_a_setting_inside_a_list() -> None:
-    experiment = to.Experiment(algorithm=to.Algorithm(terms=(to.Proximal(mu=0.5),)))
-    assert with_setting(experiment, "algorithm.terms.0.mu=3").algorithm.terms == (to.Proximal(mu=3.0),)
+    experiment = to.Experiment(algorithm=to.Algorithm(terms=(to.terms.Proximal(mu=0.5),)))
+    assert with_setting(experiment, "algorithm.terms.0.mu=3").algorithm.terms == (to.terms.Proximal(mu=3.0),)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,7 @@ def test_a_setting_inside_a_list() -> None:
 def test_what_cannot_be_is_a_sentence(setting: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent.parent)
     monkeypatch.chdir(Path(__file__).parent.parent)
-    with pytest.raises(to.Mistake, match=sentence):
+    with pytest.raises(to.UserError, match=sentence):
         with_setting(to.Experiment(), setting)
 
 
@@ -245,9 +246,9 @@ def test_a_module_of_ones_own_that_is_broken(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "torn_module.py").write_text("x = 1\ndef broken(:\n")
     (tmp_path / "raising_module.py").write_text("net = 1 / 0")
-    with pytest.raises(to.Mistake, match=r"algorithm.weighting: .*torn_module.py, line 2: invalid syntax"):
+    with pytest.raises(to.UserError, match=r"algorithm.weighting: .*torn_module.py, line 2"):
         with_setting(to.Experiment(), "algorithm.weighting=torn_module:Mine")
-    with pytest.raises(to.Mistake, match="importing 'raising_module' failed: ZeroDivisionError"):
+    with pytest.raises(to.UserError, match=r"raising_module.*ZeroDivisionError"):
         with_setting(to.Experiment(), "model=raising_module:net")
 
 
@@ -263,16 +264,16 @@ def test_a_module_of_ones_own_that_is_broken(tmp_path: Path, monkeypatch: pytest
 )
 def test_files_that_cannot_be(content: bytes, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_bytes(content)
-    with pytest.raises(to.Mistake, match=sentence):
+    with pytest.raises(to.UserError, match=sentence):
         load(tmp_path / "experiment.toml")
-    with pytest.raises(to.Mistake, match="cannot read the experiment file"):
+    with pytest.raises(to.UserError, match="cannot read the experiment file"):
         load(tmp_path / "nowhere.toml")
 
 
 def test_metrics_may_have_any_name(tmp_path: Path) -> None:
     named = dict.fromkeys(("top 5", "a.b", "", 'say "x"', "kind", "größe"), per_sample)
     experiment = to.Experiment(
-        to.World(to.data.Digits(clients=4)), to.models.MLP(4), task=to.Task(per_sample, named), rounds=1
+        to.World(to.data.Digits(clients=4)), to.models.MLP(4), task=to.tasks.Task(per_sample, named), rounds=1
     )
     text = to_toml(experiment)
     assert '"top 5" = "test_config:per_sample"' in text
@@ -307,17 +308,17 @@ def test_a_function_is_named_by_its_source_and_what_it_holds() -> None:
 
 def test_a_file_cannot_give_back_an_object(tmp_path: Path) -> None:
     experiment = to.Experiment(model=nn.Linear(60, 10))
-    with pytest.raises(
-        to.Mistake, match=r"model was an object of your own .*open_run\(folder, experiment=experiment\)"
-    ):
+    with pytest.raises(to.UserError, match=r"model .*open_run\(folder, experiment=experiment\)"):
         load(written(tmp_path, to_toml(experiment)))
 
 
 def test_only_what_may_change_may_change(tmp_path: Path) -> None:
     before = to.Experiment()
     path = written(tmp_path, to_toml(before))
-    check_same(path, before.but(rounds=500, title="longer", stop=to.Stop(target=0.5), runtime=to.InProcess(threads=7)))
-    with pytest.raises(to.Mistake, match=r"other settings \(algorithm.local.batch_size, seed\)"):
+    check_same(
+        path, before.but(rounds=500, title="longer", stop=to.Stop(target=0.5), runtime=to.runtime.InProcess(threads=7))
+    )
+    with pytest.raises(to.UserError, match=r"\(algorithm.local.batch_size, seed\)"):
         check_same(path, before.but(seed=1, **{"algorithm.local.batch_size": 3}))
     assert lasting(before) == lasting(before.but(rounds=1)) != lasting(before.but(seed=1))
 
@@ -334,7 +335,7 @@ def test_a_run_of_a_version_without_a_setting_goes_on(tmp_path: Path) -> None:
     assert (run.folder, longer.rounds()) == (longer.folder, 2)
     assert 'norm_at = "before"' in path.read_text()
     assert "norm_at" not in lasting(experiment)["model"]
-    with pytest.raises(to.Mistake, match=r"other settings \(model.norm_at\)"):
+    with pytest.raises(to.UserError, match=r"\(model.norm_at\)"):
         to.run(experiment.but(**{"rounds": 3, "model.norm_at": "after"}), tmp_path, quiet=True, resume=True)
 
 
@@ -346,15 +347,15 @@ def test_the_catalogue_says_what_is_in_the_code() -> None:
 
 NEW_TERM = """
 from dataclasses import dataclass
-from turnout.parts.terms.base import Stateless
+from turnout.parts.terms.base import LocalTerm
 
 @dataclass(frozen=True)
-class Halved(Stateless):
+class Halved(LocalTerm):
     "Half of the gradient."
 
     name: str = "halved"
 
-    def correct(self, grad_cP, at, down, mine):
+    def transform_grad(self, grad_cP, at, server_state, client_state):
         return grad_cP / 2
 
 KINDS = {"halved": Halved}
@@ -377,15 +378,15 @@ for package in ("turnout.parts.terms", "turnout.data"):
     spec.loader.exec_module(sys.modules[package])
 
 import turnout as to
-from turnout.config.catalogue import markdown
-from turnout.config.read import with_setting
-from turnout.config.write import to_toml
+from turnout.running.config.catalogue import markdown
+from turnout.running.config.read import with_setting
+from turnout.running.config.write import to_toml
 from turnout.testing import CHECKS
 
 made = with_setting(to.Experiment(), "algorithm.terms=[{kind='halved'}]").but(**{"world.data": to.data.Squares()})
-assert made.algorithm.terms == (to.Halved(),) and "Halved" in dir(to)
+assert made.algorithm.terms == (to.terms.Halved(),) and "Halved" in dir(to.terms)
 assert 'kind = "halved"' in to_toml(made) and 'kind = "squares"' in to_toml(made)
-assert "| Half of the gradient. |" in markdown() and CHECKS[to.terms.Term](to.Halved()) is None
+assert "| Half of the gradient. |" in markdown() and CHECKS[to.terms.Term](to.terms.Halved()) is None
 """
 
 

@@ -13,10 +13,12 @@ import torch
 
 import turnout as to
 from turnout import testing
-from turnout.config.hints import required
-from turnout.config.kinds import KINDS, ROLE_NAMES
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.fleet import Reading
+from turnout.fleet.fleet_participation import AsFleetLog, FleetLog
 from turnout.parts import selection
+from turnout.running.config.hints import required
+from turnout.running.config.kinds import KINDS, ROLE_NAMES
 from turnout.types import Turnout
 from turnout.world import participation
 
@@ -27,44 +29,47 @@ EVENTS = "round,client,event\n5,3,leave\n9,3,join\n7,39,join\n"
 DEVICES = "client,tier,gflops,down_mbps,up_mbps,latency\n" + "".join(f"{c},t{c % 2},{c + 1},9,3,0\n" for c in range(40))
 FILES = {"log.csv": LOG, "events.csv": EVENTS, "devices.csv": DEVICES}
 EXAMPLES: list[Any] = [
-    to.Stale("weights"),
-    to.Friends("distance"),
-    to.Friends(client_sketch=3),
+    to.substitution.Stale("weights"),
+    to.substitution.Friends("distance"),
+    to.substitution.Friends(client_sketch=3),
     participation.Traces(first=8),
     participation.Homogeneous("T50"),
     participation.Dropout(0.4),
     participation.Stratified(0.5),
     participation.OnOff(4, 2),
-    participation.FleetLog("log.csv"),
-    participation.FleetLog("log.csv", mode="blocks"),
-    participation.FleetLog("log.csv", mode="blocks", of="client", length=3),
-    participation.FleetLog("log.csv", mode="fitted"),
+    participation.TurnoutLog("log.csv"),
+    participation.TurnoutLog("log.csv", mode="blocks"),
+    FleetLog("log.csv"),
+    FleetLog("log.csv", mode="blocks"),
+    FleetLog("log.csv", mode="blocks", of="client", length=3),
+    FleetLog("log.csv", mode="fitted"),
     selection.Fraction(0.3),
     selection.Count(7),
     selection.AsLogged("log.csv"),
+    AsFleetLog("log.csv", reading=Reading(missing="absent")),
     to.devices.DeviceFile("devices.csv", noise=0.1),
     to.devices.DeviceFile("devices.csv", mode="resample"),
-    to.devices.Spread(law="pareto", slow_chance=0.5, charging=to.devices.ChargingHours()),
-    to.Deadline(5, partial=False, late="use"),
-    to.FirstReplies(count=2, seconds=8),
+    to.devices.SpreadDevices(law="pareto", slow_chance=0.5, charging=to.devices.ChargingHours()),
+    to.closing.Deadline(5, partial=False, late="use"),
+    to.closing.FirstReplies(count=2, seconds=8),
     to.Join(3, 5),
     to.Leave(39, 0),
-    to.EventLog("events.csv"),
-    to.RandomEvents(0.5, 0.5, 0.2, waiting=4),
-    to.Proximal(0.5),
-    to.Scaffold(1),
-    to.SparseTernary(0.2),
-    to.SparseTernary(0.2, 0.5, "model", residual_decay=0.5, reset_after=2),
-    to.SparseTernary(0.2, directions="up"),
-    to.TopK(0.2),
-    to.TopK(0.2, feedback=False),
-    to.Quantise("nearest", feedback=True),
-    to.LiteralTernary(0.2),
+    to.events.EventLog("events.csv"),
+    to.events.RandomEvents(0.5, 0.5, 0.2, waiting=4),
+    to.terms.Proximal(0.5),
+    to.terms.Scaffold(1),
+    to.compression.SparseTernary(0.2),
+    to.compression.SparseTernary(0.2, 0.5, "model", residual_decay=0.5, reset_after=2),
+    to.compression.SparseTernary(0.2, directions="up"),
+    to.compression.TopK(0.2),
+    to.compression.TopK(0.2, feedback=False),
+    to.compression.Quantise("nearest", feedback=True),
+    to.compression.LiteralTernary(0.2),
     to.SGD(momentum=0.9, weight_decay=0.1),
     to.Adam(moments="local", count="none"),
-    to.Apply(0.5),
-    to.TheoryRate(2.0, 4.0, 5, 100.0),
-    to.Custom(lambda lr, clock: lr / (1 + clock) ** 0.5),
+    to.server.ServerSGD(0.5),
+    to.schedules.TheoryRate(2.0, 4.0, 5, 100.0),
+    to.schedules.Custom(lambda lr, clock: lr / (1 + clock) ** 0.5),
     to.data.Equal(7),
     to.data.Pareto(floor=3),
 ]
@@ -112,9 +117,9 @@ SCORES, LABELS = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(1)
         (testing.check_model, [to.models.Logistic()]),
         (testing.check_model, [to.models.MLP(8, batch_norm=True), (5,), 3]),
         (testing.check_model, [to.models.digits_cnn(), (1, 8, 8)]),
-        (testing.check_task, [to.Classification()]),
-        (testing.check_task, [to.NextCharacter(), SCORES, LABELS]),
-        (testing.check_task, [to.Regression(), SCORES[:, 0], SCORES[:, 1]]),
+        (testing.check_task, [to.tasks.Classification()]),
+        (testing.check_task, [to.tasks.NextCharacter(), SCORES, LABELS]),
+        (testing.check_task, [to.tasks.Regression(), SCORES[:, 0], SCORES[:, 1]]),
     ],
 )
 def test_data_models_and_tasks_keep_their_promises(check, arguments):
@@ -146,21 +151,21 @@ def test_events_that_depend_on_what_follows_are_caught():
 
 
 @dataclass(frozen=True)
-class Forgetful(to.Scaffold):
-    def reform(self, down, said, reform):
+class Forgetful(to.terms.Scaffold):
+    def on_objective_change(self, server_state, left, change):
         return {}
 
 
 def test_a_term_that_loses_what_it_holds_is_caught():
-    with pytest.raises(AssertionError, match="reform"):
+    with pytest.raises(AssertionError, match="on_objective_change"):
         testing.check_term(Forgetful())
 
 
 class TheLast:
     linear = False
 
-    def combine(self, arrived, weight_R):
-        return arrived.update_RP[-1]
+    def combine(self, updates, weight_R):
+        return updates.update_RP[-1]
 
 
 def test_an_aggregation_that_depends_on_the_order_is_caught():
@@ -169,37 +174,37 @@ def test_an_aggregation_that_depends_on_the_order_is_caught():
 
 
 def test_old_updates_can_only_be_added_to_a_sum():
-    with pytest.raises(Mistake, match=r"Stale adds old updates to a sum.*use Friends or Spread"):
-        to.Algorithm(substitution=to.Stale(), aggregation=TheLast())
+    with pytest.raises(UserError, match=r"Stale adds old updates to a sum.*use Friends or Spread"):
+        to.Algorithm(substitution=to.substitution.Stale(), aggregation=TheLast())
 
 
 @dataclass(frozen=True)
-class ScalesByTheCohort(to.Dense):
+class ScalesByTheCohort(to.compression.Dense):
     def encode(self, update_CP, kept, sending):
         return super().encode(update_CP / update_CP.abs().max(), kept, sending)
 
 
 @dataclass(frozen=True)
-class WritesOnItsState(to.SparseTernary):
+class WritesOnItsState(to.compression.SparseTernary):
     def broadcast(self, change_P, state, sending):
         state["left_P"].add_(change_P)
         return super().broadcast(change_P, state, sending)
 
 
-@pytest.mark.parametrize(("broken", "promise"), [(ScalesByTheCohort(), "company"), (WritesOnItsState(0.2), "state")])
+@pytest.mark.parametrize(("broken", "promise"), [(ScalesByTheCohort(), "other"), (WritesOnItsState(0.2), "state")])
 def test_a_broken_compression_is_caught(broken, promise):
     with pytest.raises(AssertionError, match=promise):
         testing.check_compression(broken)
 
 
 @dataclass(frozen=True)
-class CountsTheAbsent(to.Weighting):
+class CountsTheAbsent(to.weighting.Weighting):
     def counts(self, turnout: Turnout) -> torch.Tensor:
         return torch.ones_like(turnout.present_C)
 
 
 @dataclass(frozen=True)
-class DividesByZero(to.Weighting):
+class DividesByZero(to.weighting.Weighting):
     def client_scale(self, turnout: Turnout) -> torch.Tensor:
         return turnout.full_work / turnout.work_C
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from turnout.cli import main
-from turnout.errors import Mistake
-from turnout.machine.sealed import KEY, Damaged, json_text, read_json, table_of
-from turnout.records.checkpoint import rounds_done
-from turnout.records.records import Records
-from turnout.records.same import same
+from turnout.errors import UserError
+from turnout.machine.checksums import KEY, Damaged, json_text, read_json, table_of
+from turnout.running.records.checkpoint import rounds_done
+from turnout.running.records.records import Records
+from turnout.running.records.same import same
 
 Capture = pytest.CaptureFixture[str]
 SMALL = """
@@ -112,7 +112,7 @@ def test_what_the_rows_of_a_round_say_is_sealed(made: Path, tmp_path: Path, caps
     with Records.open(folder / "records.sqlite") as records:
         records.check()
         records.db.execute("UPDATE clients SET weight = weight + 1e-9 WHERE round = 1 AND client = 2")
-        with pytest.raises(Damaged, match="the rows of round 1 are not what was written"):
+        with pytest.raises(Damaged, match="round 1"):
             records.check()
     assert main(["check", str(folder)]) == 1
     assert "restore it from a copy" in capsys.readouterr().out
@@ -130,13 +130,13 @@ def test_a_round_that_is_no_number_is_damage(number: str, made: Path, tmp_path: 
             f"CREATE TABLE sums AS SELECT CASE round WHEN 1 THEN {number} ELSE round END AS round, digest FROM before"
         )
     db.close()
-    with Records.read(path) as records, pytest.raises(Mistake, match="a round is numbered"):
+    with Records.read(path) as records, pytest.raises(UserError, match="a round is numbered"):
         records.check()
 
 
 def test_a_whole_folder_is_said_to_be_whole(made: Path, capsys: Capture) -> None:
     assert main(["check", str(made / "whole")]) == 0
-    assert "all whole" in capsys.readouterr().out
+    assert "all intact" in capsys.readouterr().out
     assert main(["check", str(made)]) == 0  # the runs below it
     assert main(["check", str(made / "nowhere")]) == 2
 
@@ -172,4 +172,4 @@ def test_a_table_is_what_was_written() -> None:
     assert table_of(json.dumps(json.loads(text), indent=None)) == {"a": [1, 0.1], "b": {"c": None}}
     with pytest.raises(ValueError, match="not what was written"):
         table_of(text.replace("0.1", "0.2"))
-    assert issubclass(Damaged, Mistake)
+    assert issubclass(Damaged, UserError)

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.config.read import from_table
 from turnout.data import Digits, Equal, Noisy, Own, Pareto, Rows, Synthetic
 from turnout.data.partition import Classes, Clustered, OneLabel, Shards
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.running.config.read import from_table
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.data())
@@ -117,7 +117,7 @@ def test_noise_is_on_a_fifth_of_the_clients_and_in_training_only():
     assert changed == spoilt
     assert torch.equal(clean.test(everyone, 0).of(spoilt[0])[0], noisy.test(everyone, 0).of(spoilt[0])[0])
     assert (noisy.x.min(), noisy.x.max()) == (0, 1)
-    with pytest.raises(Mistake, match="share"):
+    with pytest.raises(UserError, match="share"):
         Noisy(clean_spec, share=2)
 
 
@@ -128,7 +128,7 @@ def test_noise_by_the_names_of_paper_004():
     assert Noisy(Digits(clients=5), std="paper") == Noisy(Digits(clients=5))
     table = {"kind": "noisy", "std": "code-cifar", "data": {"kind": "digits", "clients": 5}}
     assert from_table({"world": {"data": table}}).world.data == Noisy(Digits(clients=5), std=0.2)
-    with pytest.raises(Mistake, match="did you mean 'code-cifar'"):
+    with pytest.raises(UserError, match="did you mean 'code-cifar'"):
         Noisy(Digits(clients=5), std="code-cifr")
 
 
@@ -151,5 +151,5 @@ def test_pooled_tests_are_central_where_there_is_no_official_test():
     ],
 )
 def test_wrong_fields_are_refused(make):
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         make()

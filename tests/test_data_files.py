@@ -19,7 +19,7 @@ from PIL import Image
 
 from turnout.data import CIFAR10, CIFAR100, EMNIST, MNIST, FashionMNIST, ImageFolder, find_data_dir
 from turnout.data.files import PublicFile, PublicSet, fetch, find_path, obtain
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 PARTS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -63,9 +63,9 @@ def test_normalisation(tmp_path):
     write_mnist(tmp_path / "mnist")
     plain, scaled = (MNIST(mean=mean, std=std).read(tmp_path).x for mean, std in ((None, None), ((0.5,), (0.25,))))
     assert torch.allclose(scaled, (plain - 0.5) / 0.25)
-    with pytest.raises(Mistake, match="1 number or 1"):
+    with pytest.raises(UserError, match="1 number or 1"):
         MNIST(mean=(0.1, 0.2)).read(tmp_path)
-    with pytest.raises(Mistake, match="above 0"):
+    with pytest.raises(UserError, match="above 0"):
         MNIST(std=(0.0,))
 
 
@@ -81,7 +81,7 @@ def test_emnist_from_the_published_archive(tmp_path, kind, classes, first):
         assert (pool.classes, int(pool.y.min()), int(pool.y.max())) == (classes, 0, classes - 1)
         row, column = (5, 2) if spec.transposed else (2, 5)
         assert pool.x[0, 0, row, column].item() == pytest.approx(25 / 255)
-    with pytest.raises(Mistake, match="did you mean 'byclass'"):
+    with pytest.raises(UserError, match="did you mean 'byclass'"):
         EMNIST(split="byclas")
 
 
@@ -93,7 +93,7 @@ BAD_GZIP = gzip.compress(b"x" * 99, mtime=0)[:-9]
 def test_a_damaged_idx_file_is_refused(tmp_path, damage):
     write_mnist(tmp_path / "mnist")
     (tmp_path / "mnist" / (PARTS[0] + ".gz")).write_bytes(damage)
-    with pytest.raises(Mistake, match="not a whole IDX file"):
+    with pytest.raises(UserError, match="not a whole IDX file"):
         MNIST().load(0, tmp_path)
 
 
@@ -101,10 +101,10 @@ def test_labels_that_do_not_fit_are_refused(tmp_path):
     write_mnist(tmp_path / "mnist")
     labels = tmp_path / "mnist" / (PARTS[1] + ".gz")
     labels.write_bytes(idx(np.full(60, 11)))
-    with pytest.raises(Mistake, match="label 11"):
+    with pytest.raises(UserError, match="label 11"):
         MNIST().load(0, tmp_path)
     labels.write_bytes(idx(np.zeros(59)))
-    with pytest.raises(Mistake, match="differ in number"):
+    with pytest.raises(UserError, match="differ in number"):
         MNIST().load(0, tmp_path)
 
 
@@ -146,7 +146,7 @@ def test_cifar100_has_coarse_and_fine_labels(tmp_path):
     assert CIFAR100().read(tmp_path).y.tolist() == [99, 5]
     assert CIFAR100(coarse=True).read(tmp_path).y.tolist() == [4, 19]
     (folder / "train.bin").write_bytes(b"short")
-    with pytest.raises(Mistake, match="not whole"):
+    with pytest.raises(UserError, match="not whole"):
         CIFAR100().read(tmp_path)
 
 
@@ -169,32 +169,32 @@ def test_a_folder_of_pictures(tmp_path):
 
 
 def test_a_folder_without_pictures_is_refused(tmp_path):
-    with pytest.raises(Mistake, match="no folders"):
+    with pytest.raises(UserError, match="no folders"):
         ImageFolder(tmp_path).read()
     (tmp_path / "cat").mkdir()
-    with pytest.raises(Mistake, match="no pictures"):
+    with pytest.raises(UserError, match="no pictures"):
         ImageFolder(tmp_path).read()
     (tmp_path / "cat" / "1.png").write_bytes(b"not a picture")
-    with pytest.raises(Mistake, match="cannot be read as a picture"):
+    with pytest.raises(UserError, match="cannot be read as a picture"):
         ImageFolder(tmp_path).read()
 
 
 def test_a_file_in_place_of_a_folder_of_pictures_is_refused(tmp_path):
     picture(tmp_path / "cat.png", (8, 8), (0, 0, 255))
-    with pytest.raises(Mistake, match=r"cat.png is not a folder"):
+    with pytest.raises(UserError, match=r"cat.png is not a folder"):
         ImageFolder(tmp_path / "cat.png").read()
 
 
 @pytest.mark.parametrize("size", [0, -4])
 def test_pictures_of_no_size_are_refused(tmp_path, size):
-    with pytest.raises(Mistake, match=rf"size={size}"):
+    with pytest.raises(UserError, match=rf"size={size}"):
         ImageFolder(tmp_path, size=size)
 
 
 def test_pictures_without_pillow_name_the_extra(tmp_path, monkeypatch):
     picture(tmp_path / "cat" / "1.png", (8, 8), (0, 0, 255))
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(Mistake, match=r"turnout\[images\]"):
+    with pytest.raises(UserError, match=r"turnout\[images\]"):
         ImageFolder(tmp_path).read()
 
 
@@ -205,7 +205,7 @@ def test_where_the_data_folder_is(tmp_path, monkeypatch):
     monkeypatch.setenv("TURNOUT_DATA", str(tmp_path / "data"))
     assert find_data_dir() == tmp_path / "data"
     assert find_data_dir(tmp_path / "given") == tmp_path / "given"
-    with pytest.raises(Mistake, match="there is no"):
+    with pytest.raises(UserError, match="there is no"):
         find_path("nothing.csv", tmp_path)
 
 
@@ -245,22 +245,22 @@ def test_a_download_is_checked_and_kept(tmp_path, site, algorithm):
 
 
 def test_a_wrong_checksum_leaves_nothing_behind(tmp_path, site):
-    with pytest.raises(Mistake, match="damaged or changed"):
+    with pytest.raises(UserError, match="damaged or changed"):
         fetch(PublicFile("a.bin", site + "/a.bin", "0" * 32), tmp_path / "aset")
     assert not list((tmp_path / "aset").iterdir())
 
 
 def test_a_mirror_with_the_wrong_file_says_what_to_put_where(tmp_path, site):
     (tmp_path / "site" / "train-images-idx3-ubyte.gz").write_bytes(b"something else")
-    with pytest.raises(Mistake, match=r"damaged or changed.*Put train-images-idx3-ubyte.gz, .* into .*mnist"):
+    with pytest.raises(UserError, match=r"damaged or changed.*Put train-images-idx3-ubyte.gz, .* into .*mnist"):
         MNIST(mirror=site).load(0, tmp_path / "data")
 
 
 def test_a_missing_page_and_an_unreachable_host_say_what_to_put_where(tmp_path, site):
-    with pytest.raises(Mistake, match=r"404.*Put cifar-10-binary.tar.gz into"):
+    with pytest.raises(UserError, match=r"404.*Put cifar-10-binary.tar.gz into"):
         CIFAR10(mirror=site).load(0, tmp_path)
     with socket.socket() as probe:  # a port that nobody listens on
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with pytest.raises(Mistake, match=r"could not be downloaded: .*refused.*TURNOUT_DATA"):
+    with pytest.raises(UserError, match=r"could not be downloaded: .*refused.*TURNOUT_DATA"):
         EMNIST(mirror=f"http://127.0.0.1:{port}/").load(0, tmp_path)

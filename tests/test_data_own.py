@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from turnout.data import ClientFiles, Loader, Own, Stream
 from turnout.data.partition import IID
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 
 def test_owners_become_clients_in_order():
@@ -42,7 +42,7 @@ GOOD, LABELS = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
         (lambda: Own(GOOD, LABELS, owner=["a", "b"]), "4 samples and 2 owners"),
         (lambda: Own(GOOD, LABELS[:3], clients=2), "one row of each per sample"),
         (lambda: Own(GOOD[:0], LABELS[:0], clients=2), "no samples"),
-        (lambda: Own(GOOD, LABELS, clients=2, test=(BAD, LABELS)), "row 2 of the test set"),
+        (lambda: Own(GOOD, LABELS, clients=2, test=(BAD, LABELS)), "test row 2"),
         (lambda: Own(GOOD, LABELS, clients=2, test=(torch.zeros(4, 3), LABELS)), "shape"),
         (lambda: Own(GOOD[:0], LABELS[:0], owner=[]), "no samples"),
         (
@@ -56,12 +56,12 @@ GOOD, LABELS = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
         (lambda: Own(GOOD, LABELS, clients=2, test=GOOD), "pair"),
         (lambda: Own(GOOD, LABELS[:3], owner=["a", "b", "c", "d"]), r"x is \(4, 2\) and y \(3,\)"),
         (lambda: Own(GOOD, torch.tensor(1), clients=2), "one row of each per sample"),
-        (lambda: Own(GOOD, LABELS), "say how many clients"),
+        (lambda: Own(GOOD, LABELS), r"clients=\.\.\."),
         (lambda: Own(GOOD, LABELS, owner=["a", "a", "b", "b"], clients=3), "2 owners"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused_with_its_place(make, words):
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         make().load(seed=0)
 
 
@@ -100,7 +100,7 @@ def test_a_loaders_mistake_names_the_client():
     }
     for words, function in wrong.items():
         data = Loader(function, clients=5, input_shape=(3,), classes=2).load(seed=0)
-        with pytest.raises(Mistake, match=words):
+        with pytest.raises(UserError, match=words):
             data.train(torch.tensor([3]), 0)
 
 
@@ -126,7 +126,7 @@ def test_a_streams_mistake_names_the_round():
 
     data = Stream(function, clients=4, input_shape=(1,), classes=2).load(seed=0)
     data.train(torch.tensor([2]), 2)
-    with pytest.raises(Mistake, match="client 2, round 3, row 1: x is NaN"):
+    with pytest.raises(UserError, match="client 2, round 3, row 1: x is NaN"):
         data.train(torch.tensor([2]), 3)
 
 
@@ -142,19 +142,19 @@ def test_one_file_per_client(tmp_path):
 
 
 def test_client_files_that_cannot_be_used(tmp_path):
-    with pytest.raises(Mistake, match="no files"):
+    with pytest.raises(UserError, match="no files"):
         ClientFiles(tmp_path, classes=2).load()
     np.savez(tmp_path / "a.npz", x=np.zeros((5, 3)), z=np.zeros(5))
-    with pytest.raises(Mistake, match="arrays x and y"):
+    with pytest.raises(UserError, match="arrays x and y"):
         ClientFiles(tmp_path, classes=2).load()
     np.savez(tmp_path / "a.npz", x=np.zeros((5, 3)), y=np.zeros(5, dtype=int))
-    with pytest.raises(Mistake, match="how many classes"):
+    with pytest.raises(UserError, match=r"classes=\.\.\."):
         ClientFiles(tmp_path).load()
     for pattern in ("", "/tmp/*.npz"):
-        with pytest.raises(Mistake, match="which files of"):
+        with pytest.raises(UserError, match=r"pattern=.*files of"):
             ClientFiles(tmp_path, pattern, classes=2).load()
     np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)), y=np.array(["cat", "dog"]))
-    with pytest.raises(Mistake, match=r"a.npz: y is not an array of numbers"):
+    with pytest.raises(UserError, match=r"a.npz: y is not an array of numbers"):
         ClientFiles(tmp_path, classes=2).load()
 
 
@@ -166,7 +166,7 @@ def test_client_files_that_cannot_be_used(tmp_path):
     ],
 )
 def test_wrong_fields_of_client_files_are_refused(tmp_path, fields, words):
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         ClientFiles(tmp_path, **fields)
 
 
@@ -174,5 +174,5 @@ def test_wrong_fields_of_client_files_are_refused(tmp_path, fields, words):
     "fields", [{"clients": 0}, {"classes": 0}, {"test_share": 1.0}, {"names": ("only one",)}, {"labels": ("a",)}]
 )
 def test_wrong_fields_are_refused(fields):
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         Loader(numbers, **({"clients": 5, "input_shape": (3,), "classes": 2} | fields))

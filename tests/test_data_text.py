@@ -7,7 +7,7 @@ import torch
 
 from turnout.data import Characters, Sentences
 from turnout.data.partition import IID, OneLabel
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 PLAYS = """play,speaker,text
 Ham,KING,"To be, or
@@ -45,7 +45,7 @@ def test_owners_by_several_columns_and_enough_text(plays):
     assert spec.load(0, plays).names == ("Ham / KING", "Mac / KING")
     long = Characters("plays.csv", owner_column=("play", "speaker"), length=5, min_characters=29)
     assert long.load(0, plays).names == ("Ham / KING",)
-    with pytest.raises(Mistake, match="no owner has enough text"):
+    with pytest.raises(UserError, match="no owner has enough text"):
         Characters("plays.csv", owner_column="speaker", length=500).load(0, plays)
 
 
@@ -53,9 +53,9 @@ def test_characters_without_owners_are_dealt_but_not_by_label(plays):
     data = Characters("plays.csv", length=4, clients=3, partition=IID()).load(0, plays)
     assert data.clients == 3
     assert data.names is None
-    with pytest.raises(Mistake, match="not labels"):
+    with pytest.raises(UserError, match="not labels"):
         Characters("plays.csv", length=4, clients=3, partition=OneLabel()).load(0, plays)
-    with pytest.raises(Mistake, match="say how many clients"):
+    with pytest.raises(UserError, match=r"clients=\.\.\."):
         Characters("plays.csv", length=4).load(0, plays)
 
 
@@ -65,5 +65,5 @@ def test_words_are_numbered_by_frequency(tmp_path):
     # a x 3, then bad, day, good x 2 in alphabetical order; "!" and "one" are beyond the vocabulary.
     assert data.x.tolist() == [[5, 5, 4, 1], [0, 0, 3, 4], [0, 0, 0, 0], [2, 2, 3, 1]]
     assert (data.labels, data.y.tolist()) == (("0", "4"), [1, 0, 1, 0])
-    with pytest.raises(Mistake, match="vocabulary"):
+    with pytest.raises(UserError, match="vocabulary"):
         Sentences("tweets.csv", vocabulary=2)

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.parts.local import Local
 from turnout.parts.membership.departure import (
     RULES,
     Bounds,
     Fit,
     bounds_from,
-    check_rule,
     fit_curve,
     left_to_learn,
     should_exclude,
 )
+from turnout.parts.membership.policy import Membership
+from turnout.parts.membership.roster import ClientHistory, Roster
+from turnout.parts.membership.transition import Constants, Outlook
+from turnout.parts.optimizers import SGD
+from turnout.parts.schedules import InverseClock
+from turnout.world.members import Members
 
 positive = st.floats(0.01, 100.0)
 
@@ -90,8 +98,8 @@ def test_noise_bounds_what_a_restart_costs():
 
 
 def test_an_unknown_rule_is_refused():
-    with pytest.raises(Mistake, match="crossing"):
-        check_rule("crosing")
+    with pytest.raises(UserError, match="crossing"):
+        Membership(leave="decide", rule="crosing")
 
 
 @given(floor=st.floats(0, 2), V=st.floats(0.5, 50), rounds=st.integers(3, 40))
@@ -109,6 +117,29 @@ def test_the_fit_needs_three_rounds_leaves_out_the_first_and_never_rises():
     assert (rising.V, rising.floor) == (0.0, 3.0)
     far = [(tau, (100.0 if tau < 4 else 1.0) + 2.0 / (tau + 1)) for tau in range(9)]
     assert fit_curve(far) == Fit(1.0, 2.0)
+
+
+def test_the_fit_is_least_squares_over_the_later_half():
+    """Losses that are off the curve in turn: any other rounds would give another line."""
+    curve = [(tau, 1.0 + 6.0 / (tau + 1) + 0.02 * (-1) ** tau * tau) for tau in range(9)]
+    V, floor = np.polyfit([1 / (tau + 1) for tau, _ in curve[4:]], [loss for _, loss in curve[4:]], 1)
+    assert fit_curve(curve) == Fit(pytest.approx(floor), pytest.approx(V))
+
+
+def test_the_latest_and_the_lowest_loss_of_who_leaves_are_its_own_or_the_mean():
+    """The losses are 1 + 8 / (τ + 1). Client 4 reported 1, 1/2, 3/4; client 7 never replied."""
+    history = ClientHistory()
+    for loss in (1.0, 0.5, 0.75):
+        there = torch.tensor([True, False])
+        history = history.after(torch.tensor([4, 7]), there, torch.tensor([loss, math.inf]).double())
+    clock_T = torch.arange(4)
+    roster = Roster(clock_T=clock_T, loss_T=1.0 + 8.0 / (clock_T.double() + 1), ledger=history)
+    local = Local(SGD(lr=0.1), schedule=InverseClock())
+    ahead = Outlook(13, 10, (), Members(9), roster, local, share_of=lambda client: 0.25, old_norm=lambda: None)
+    assert ahead.bounds(4, None) == Bounds(D=0.25 * 0.75, V=8.0, gamma=1.0, Gamma_l=0.25, E=1.0, noise=8.0)
+    assert ahead.bounds(7, None) == Bounds(D=0.25 * 3.0, V=8.0, gamma=1.0, Gamma_l=0.0, E=1.0, noise=8.0)
+    given = Constants(D=1.0, V=2.0, gamma=3.0)
+    assert ahead.bounds(4, given) == Bounds(1.0, 2.0, 3.0, 0.25, float(local.full_work))
 
 
 def test_constants_from_reports():

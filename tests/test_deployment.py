@@ -10,11 +10,11 @@ import turnout as to
 from deployments import Deployment, deployed
 from test_device_data import JOBS, accuracy, experiment, refused, tables
 from turnout.cli import main
-from turnout.config.read import load, to_toml
 from turnout.deploy.demo import play
 from turnout.deploy.device import stock_command
 from turnout.deploy.processes import free_port
-from turnout.records.records import Records
+from turnout.running.config.read import load, to_toml
+from turnout.running.records.records import Records
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def test_devices_with_a_table_each(tmp_path):
             settings = f'kind = "table"\npath = "{tmp_path / name}"\nlabel = "buys"\ntest_share = 0.0\n'
             path.write_text(f'{text}[data]\n{settings}local_test = "last"\n')
             deployment.start(path)
-        deployment.until(6)
+        deployment.until(7)  # until the run is complete: its replay is written after the last round
     out, words = deployment.folder / "run", "its column 'job' has the categories"
     assert words in refused(out)
     assert f"the server refuses field: {words}" in (deployment.folder / "field-without.0.log").read_text()

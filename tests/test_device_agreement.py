@@ -13,12 +13,12 @@ import turnout as to
 from flower_grid import HereGrid
 from test_device_data import experiment, refused
 from turnout.cli import main
-from turnout.config.read import load, to_toml
 from turnout.data import Characters, Sentences, Synthetic
-from turnout.deploy.device import DeviceFile, make_device
+from turnout.deploy.device import DeviceSettings, make_device
+from turnout.deploy.grid import GridLink
 from turnout.deploy.server import serve_experiment
-from turnout.records.records import Records
-from turnout.runtimes.flower.grid import GridLink
+from turnout.running.config.read import load, to_toml
+from turnout.running.records.records import Records
 
 TEXTS = {
     "shop": ["good bread,yes", "bad milk,no"] * 8,
@@ -39,7 +39,7 @@ def texts(folder: Path, **settings) -> Sentences:
 def served(given: to.Experiment, folder: Path, **own) -> Path:
     """The folder of a run with a device for each file of texts, which holds that file only."""
     data = replace(given.world.data, labels=None, **own)
-    files = [DeviceFile(client=n, folder=folder / n, data=replace(data, path=folder / f"{n}.csv")) for n in TEXTS]
+    files = [DeviceSettings(client=n, folder=folder / n, data=replace(data, path=folder / f"{n}.csv")) for n in TEXTS]
     nodes = [make_device(given, file) for file in files]
     serve_experiment(GridLink(HereGrid(nodes)), given, folder / "run")
     return folder / "run"
@@ -78,9 +78,9 @@ def test_devices_use_the_words_of_the_experiment_and_the_replay_agrees(tmp_path)
 def test_a_device_that_lists_words_of_its_own_is_refused_from_the_first_round_on(tmp_path):
     """The experiment lists the words, so the device that comes first is held against them too."""
     given = of_words(texts(tmp_path).fixed(), start_with=1)
-    right = make_device(given, DeviceFile(client="café", folder=tmp_path / "right"))
+    right = make_device(given, DeviceSettings(client="café", folder=tmp_path / "right"))
     own = replace(given.world.data, path=tmp_path / "shop.csv", words=("good", "bad", "bread", "cake", "milk", "tea"))
-    wrong = make_device(given, DeviceFile(client="shop", folder=tmp_path / "wrong", data=own))
+    wrong = make_device(given, DeviceSettings(client="shop", folder=tmp_path / "wrong", data=own))
     serve_experiment(GridLink(HereGrid([wrong, right])), given, tmp_path / "run")
     assert "its words are numbered by another list" in refused(tmp_path / "run")
     assert answered(tmp_path / "run") == [1]
@@ -88,7 +88,7 @@ def test_a_device_that_lists_words_of_its_own_is_refused_from_the_first_round_on
 
 def test_an_app_for_texts_lists_their_words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.toml").write_text(to_toml(of_words(texts(tmp_path)).but(runtime=to.InProcess())))
+    (tmp_path / "own.toml").write_text(to_toml(of_words(texts(tmp_path)).but(runtime=to.runtime.InProcess())))
     assert main(["deploy", "init", "app", "own.toml"]) == 0
     data = load(tmp_path / "app" / "experiment.toml").world.data
     assert (data.labels, data.words) == (("no", "yes"), ("bad", "good", "bread", "cake", "milk", "tea"))
@@ -98,7 +98,7 @@ def test_devices_with_other_characters_train_where_the_experiment_lists_all(tmp_
     found = texts(tmp_path)
     data = Characters(found.path, "text", "who", length=6, test_share=0.0)
     model = to.models.CharacterLSTM(embedding=4, hidden=4, layers=1)
-    changes = {"model": model, "task": to.NextCharacter()}
+    changes = {"model": model, "task": to.tasks.NextCharacter()}
     alone = experiment(data, 1, start_with=1).but(**changes)
     assert "its labels are" in refused(served(alone, tmp_path))
     assert "the server refuses café: its labels are" in capsys.readouterr().out
@@ -117,13 +117,13 @@ def test_listed_labels_words_and_characters_number_the_samples(tmp_path):
     assert (found.classes, found.y[:2].tolist()) == (3, [0, 2])
     assert found.x[-2].tolist() == [0, 3, 2]  # padding, good, tea
     assert found.x[0].tolist() == [0, 3, 1]  # bread is not listed
-    with pytest.raises(to.Mistake, match=r"line 2, column 'target': 'yes' is not among the labels \(no\)"):
+    with pytest.raises(to.UserError, match=r"line 2, column 'target': 'yes' is not among the labels \(no\)"):
         replace(data, labels=("no",)).load()
-    letters = Characters(data.path, owner_column="who", length=6, labels=tuple("\n zyxwvutsrqponmlkjihgfedcba"))
-    pool = letters.read()
+    requests = Characters(data.path, owner_column="who", length=6, labels=tuple("\n zyxwvutsrqponmlkjihgfedcba"))
+    pool = requests.read()
     assert "".join(pool.labels[i] for i in pool.x[:3].flatten().tolist()) == "good tea\nbad cake\n"  # the café's
-    with pytest.raises(to.Mistake, match=r"the text of 'café' has the character ' '"):
-        replace(letters, labels=tuple("\nabcdefghijklmnopqrstuvwxyz")).read()
+    with pytest.raises(to.UserError, match=r"the text of 'café' has the character ' '"):
+        replace(requests, labels=tuple("\nabcdefghijklmnopqrstuvwxyz")).read()
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_listed_labels_words_and_characters_number_the_samples(tmp_path):
     ],
 )
 def test_lists_of_words_that_cannot_be_used_are_refused(settings, words):
-    with pytest.raises(to.Mistake, match=words):
+    with pytest.raises(to.UserError, match=words):
         Sentences("t.csv", **settings)
 
 
 def test_lists_of_characters_that_cannot_be_used_are_refused():
     for labels in (("a", "a"), (), ("ab",)):
-        with pytest.raises(to.Mistake, match="every character once"):
+        with pytest.raises(to.UserError, match="every character once"):
             Characters("t.csv", labels=labels)
 
 
@@ -177,10 +177,10 @@ class Changing:
 @pytest.mark.parametrize("changed", [("base.weight",), ("table",), ("base.bias", "table")])
 def test_a_device_whose_model_has_other_frozen_values_is_refused_on_both_sides(changed, tmp_path, monkeypatch, capsys):
     given = experiment(Synthetic(clients=2), rounds=1, start_with=1).but(model=Changing())
-    right = make_device(given, DeviceFile(client="0", folder=tmp_path / "0"))
+    right = make_device(given, DeviceSettings(client="0", folder=tmp_path / "0"))
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(Changing, "added", changed)
-        wrong = make_device(given, DeviceFile(client="1", folder=tmp_path / "1"))
+        wrong = make_device(given, DeviceSettings(client="1", folder=tmp_path / "1"))
     serve_experiment(GridLink(HereGrid([right, wrong])), given, tmp_path / "run")
     said, words = capsys.readouterr(), f"its model begins with other values in {', '.join(changed)}"
     assert words in refused(tmp_path / "run")
@@ -195,7 +195,7 @@ def test_a_device_takes_part_whose_first_values_differ_in_what_the_server_sends(
     nodes = []
     for name, added in {"0": (), "1": ("head.weight",)}.items():
         monkeypatch.setattr(Changing, "added", added)
-        nodes.append(make_device(given, DeviceFile(client=name, folder=tmp_path / name)))
+        nodes.append(make_device(given, DeviceSettings(client=name, folder=tmp_path / name)))
     monkeypatch.setattr(Changing, "added", ())
     serve_experiment(GridLink(HereGrid(nodes)), given, tmp_path / "run")
     assert (refused(tmp_path / "run"), answered(tmp_path / "run")) == ("", [2])
@@ -203,9 +203,9 @@ def test_a_device_takes_part_whose_first_values_differ_in_what_the_server_sends(
 
 def test_a_device_whose_model_has_more_parameters_is_refused(tmp_path, monkeypatch):
     given = experiment(Synthetic(clients=2), rounds=1, start_with=1).but(model=Changing())
-    right = make_device(given, DeviceFile(client="0", folder=tmp_path / "0"))
+    right = make_device(given, DeviceSettings(client="0", folder=tmp_path / "0"))
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(Changing, "build", lambda self, shape, classes: nn.Linear(shape[0], classes))
-        wrong = make_device(given, DeviceFile(client="1", folder=tmp_path / "1"))
+        wrong = make_device(given, DeviceSettings(client="1", folder=tmp_path / "1"))
     serve_experiment(GridLink(HereGrid([right, wrong])), given, tmp_path / "run")
     assert "its model has 2 parameters and buffers, and the server's 5" in refused(tmp_path / "run")

@@ -14,18 +14,17 @@ from PIL import Image
 import turnout as to
 from flower_grid import HereGrid
 from turnout.cli import main
-from turnout.config.read import load, to_toml
 from turnout.data import ImageFolder, Table
 from turnout.data.columns import CategoryColumn
 from turnout.data.partition import IID
-from turnout.deploy.device import DeviceFile, make_device, open_device
+from turnout.deploy.answering import ClientDevice, head_of
+from turnout.deploy.device import DeviceSettings, make_device, open_device
+from turnout.deploy.grid import GridLink, parts_of
 from turnout.deploy.server import serve_experiment
-from turnout.records.records import Records
-from turnout.runtimes.flower.answering import Device
-from turnout.runtimes.flower.grid import GridLink, parts_of
-from turnout.runtimes.flower.messages import head_of
-from turnout.runtimes.flower.settings import Flower
-from turnout.task import Standardised
+from turnout.deploy.settings import Flower
+from turnout.running.config.read import load, to_toml
+from turnout.running.records.records import Records
+from turnout.tasks import Standardised
 
 JOBS = {
     "forge": ["cook,yes", "smith,no"] * 12,
@@ -53,11 +52,11 @@ def experiment(data: Table, rounds: int = 8, **runtime) -> to.Experiment:
     )
 
 
-def devices(given: to.Experiment, folder: Path, *names: str, **changes) -> list[Device]:
+def devices(given: to.Experiment, folder: Path, *names: str, **changes) -> list[ClientDevice]:
     """Devices that hold their own table only; the server's settings are in the experiment."""
     own = replace(given.world.data, **{"labels": None, "columns": None, "target": None} | changes)
     return [
-        make_device(given, DeviceFile(client=n, folder=folder / f"disk-{n}", data=replace(own, path=folder / n)))
+        make_device(given, DeviceSettings(client=n, folder=folder / f"disk-{n}", data=replace(own, path=folder / n)))
         for n in names
     ]
 
@@ -77,7 +76,7 @@ def test_a_device_with_other_categories_is_refused_on_both_sides(tmp_path, capsy
     given = experiment(data, rounds=2, start_with=1)
     serve_experiment(GridLink(HereGrid(devices(given, tmp_path, "forge", "field"))), given, tmp_path / "run")
     said = capsys.readouterr()
-    words = "column 'job' has the categories 'nurse', 'pilot', and the server's has 'cook', 'smith'"
+    words = "column 'job' has texts 'nurse', 'pilot', and the server's has texts 'cook', 'smith'"
     assert words in refused(tmp_path / "run")
     assert words in said.err  # the server's log
     assert f"the server refuses field: its {words}" in said.out  # the device's own
@@ -132,8 +131,8 @@ def test_devices_with_label_sets_of_their_own_train_where_the_experiment_lists_a
 @pytest.mark.parametrize(
     ("rows", "header", "words"),
     [
-        ({"a": ["1,x", "3,y"], "b": ["1,x", "5,y"]}, "n,k", "column 'n' is encoded with mean 3, shift 3, scale 2"),
-        ({"a": ["1,x", "3,y"], "b": ["u,x", "v,y"]}, "n,k", "column 'n' has texts, and the server's has numbers"),
+        ({"a": ["1,x", "3,y"], "b": ["1,x", "5,y"]}, "n,k", "column 'n' has numbers with mean 3, shift 3, scale 2"),
+        ({"a": ["1,x", "3,y"], "b": ["u,x", "v,y"]}, "n,k", "'n' has texts 'u', 'v', and the server's has numbers"),
         ({"a": ["1,1.5", "2,2.5"], "b": ["1,1.5", "2,3.5"]}, "n,k", "its target is standardised by"),
         ({"a": ["1,x", "3,y"], "b": ["1,x", ",y"]}, "n,k", "gaps marked"),
     ],
@@ -146,7 +145,7 @@ def test_means_and_gaps_and_targets_must_agree_too(rows, header, words, tmp_path
     data = Table(tmp_path / "a", "k", test_share=0.0)
     given = experiment(data, rounds=1, start_with=1)
     if "1.5" in rows["a"][0]:
-        given = given.but(task=to.Regression())
+        given = given.but(task=to.tasks.Regression())
     serve_experiment(GridLink(HereGrid(devices(given, tmp_path, "a", "b"))), given, tmp_path / "run")
     assert words in refused(tmp_path / "run")
 
@@ -155,9 +154,9 @@ def test_the_servers_own_data_says_what_devices_must_hold(tmp_path):
     """The device that answers first holds other categories than the server: it is the one that is refused."""
     given = experiment(tables(tmp_path, JOBS), rounds=1, start_with=1, server_data=True)
     (alone,) = devices(given, tmp_path, "forge")
-    whole = make_device(given, DeviceFile(client="field", folder=tmp_path / "disk"))  # the experiment's data
+    whole = make_device(given, DeviceSettings(client="field", folder=tmp_path / "disk"))  # the experiment's data
     serve_experiment(GridLink(HereGrid([alone, whole])), given, tmp_path / "run")
-    assert "has the categories 'cook', 'smith', and the server's has 'cook', 'nurse'" in refused(tmp_path / "run")
+    assert "has texts 'cook', 'smith', and the server's has texts 'cook', 'nurse'" in refused(tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         assert records.column("answered").tolist() == [1]
 
@@ -165,10 +164,10 @@ def test_the_servers_own_data_says_what_devices_must_hold(tmp_path):
 def test_a_text_or_a_label_that_the_experiment_does_not_list_is_named(tmp_path):
     data = tables(tmp_path, JOBS).fixed()
     (tmp_path / "forge" / "forge.csv").write_text("job,buys\ncook,yes\nbaker,no\n")
-    with pytest.raises(to.Mistake, match=r"line 3, column 'job': 'baker' is not among the categories"):
+    with pytest.raises(to.UserError, match=r"line 3, column 'job': 'baker' is not among the categories"):
         devices(experiment(data), tmp_path, "forge")
     (tmp_path / "forge" / "forge.csv").write_text("job,buys\ncook,maybe\n")
-    with pytest.raises(to.Mistake, match=r"line 2, column 'buys': 'maybe' is not among the labels \(no, yes\)"):
+    with pytest.raises(to.UserError, match=r"line 2, column 'buys': 'maybe' is not among the labels \(no, yes\)"):
         devices(experiment(data), tmp_path, "forge")
 
 
@@ -185,16 +184,16 @@ def test_a_text_or_a_label_that_the_experiment_does_not_list_is_named(tmp_path):
     ],
 )
 def test_settings_of_a_table_that_contradict_each_other_are_refused(settings, words):
-    with pytest.raises(to.Mistake, match=words):
+    with pytest.raises(to.UserError, match=words):
         Table("t.csv", "k", **settings)
 
 
 def test_a_refused_device_that_comes_again_is_asked_again(tmp_path, monkeypatch):
     """It was refused for its data, got the right table, and was started again: as the same node, it gets in."""
-    monkeypatch.setattr("turnout.runtimes.flower.grid.FRESH", 0.0)
+    monkeypatch.setattr("turnout.deploy.grid.FRESH", 0.0)
     given = experiment(tables(tmp_path, JOBS), rounds=12, start_with=1)
     right = replace(given.world.data, path=tmp_path / "forge", clients=1, partition=IID())
-    mended = make_device(given, DeviceFile(client="field", folder=tmp_path / "new", data=right))
+    mended = make_device(given, DeviceSettings(client="field", folder=tmp_path / "new", data=right))
 
     class Mended(HereGrid):
         """Once node 101 knows that it is refused, it is away for two rounds, and mended then."""
@@ -225,7 +224,7 @@ def test_the_template_of_a_device_with_its_comments_followed_is_a_device(tmp_pat
     (tmp_path / "people.csv").write_text("age,town,outcome,who\n" + "30,Ulm,well,0\n40,Bonn,ill,1\n50,Ulm,ill,1\n" * 5)
     (tmp_path / "mine.csv").write_text("age,town,outcome,who\n" + "40,Ulm,ill,0\n" * 8)  # no Bonn, nobody who is well
     data = Table("people.csv", "outcome", "who", leave_out=("who",))
-    (tmp_path / "own.toml").write_text(to_toml(experiment(data).but(runtime=to.InProcess())))
+    (tmp_path / "own.toml").write_text(to_toml(experiment(data).but(runtime=to.runtime.InProcess())))
     assert main(["deploy", "init", "app", "own.toml"]) == 0
     template = (tmp_path / "app" / "device.toml").read_text()
     followed = re.sub(r"(?m)^# (?=\[|\w+ = )", "", template)
@@ -242,7 +241,7 @@ def test_the_template_of_a_device_with_its_comments_followed_is_a_device(tmp_pat
 def test_an_app_for_a_table_that_is_elsewhere_asks_for_its_columns(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.toml").write_text(
-        to_toml(experiment(Table("gone.csv", "k", clients=2)).but(runtime=to.InProcess()))
+        to_toml(experiment(Table("gone.csv", "k", clients=2)).but(runtime=to.runtime.InProcess()))
     )
     assert main(["deploy", "init", "app", "own.toml"]) == 0
     said = " ".join(capsys.readouterr().err.split())
@@ -261,11 +260,11 @@ def test_folders_of_pictures_with_label_sets_of_their_own(tmp_path):
     assert data.load().y.unique().tolist() == [1, 2]
     given = experiment(data, rounds=1)
     own = {name: replace(data, path=tmp_path / name, labels=None) for name in ("one", "two")}
-    files = [DeviceFile(client=name, folder=tmp_path / f"disk-{name}", data=found) for name, found in own.items()]
+    files = [DeviceSettings(client=name, folder=tmp_path / f"disk-{name}", data=found) for name, found in own.items()]
     nodes = [make_device(given, file) for file in files]
     serve_experiment(GridLink(HereGrid(nodes)), given, tmp_path / "run")
     assert refused(tmp_path / "run") == ""
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         assert records.column("answered").tolist() == [2]
-    with pytest.raises(to.Mistake, match=r"0\.png is of class 'cat', which is not among the labels \(dog\)"):
+    with pytest.raises(to.UserError, match=r"0\.png is of class 'cat', which is not among the labels \(dog\)"):
         replace(data, labels=("dog",)).load()

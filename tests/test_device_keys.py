@@ -9,18 +9,16 @@ from pathlib import Path
 import turnout as to
 from flower_grid import HereGrid
 from turnout.data.description import read_description
-from turnout.deploy.device import DeviceFile, make_device
+from turnout.deploy.answering import ClientDevice
+from turnout.deploy.device import DeviceSettings, make_device
+from turnout.deploy.enrolment import Enrolled, first_description
+from turnout.deploy.grid import GridLink
+from turnout.deploy.keys import RegisteredKeys, sign, signed_text, verified
 from turnout.deploy.server import serve_experiment
-from turnout.records.records import Records
+from turnout.deploy.settings import Flower
+from turnout.running.records.records import Records
 from turnout.runtimes import wire
-from turnout.runtimes.flower.answering import Device
-from turnout.runtimes.flower.enrolled import Enrolled
-from turnout.runtimes.flower.grid import GridLink
-from turnout.runtimes.flower.introductions import first_description
-from turnout.runtimes.flower.keys import RegisteredKeys, sign, signed_text, verified
-from turnout.runtimes.flower.link import Parts
-from turnout.runtimes.flower.messages import HEAD
-from turnout.runtimes.flower.settings import Flower
+from turnout.runtimes.remote import HEAD, Parts
 
 
 def made_keys(folder: Path, *names: str) -> list[Path]:
@@ -50,11 +48,13 @@ def world(**runtime) -> to.Experiment:
     )
 
 
-def device(given: to.Experiment, name: str, folder: Path, key: Path | None = None) -> Device:
-    return make_device(given, DeviceFile(client=name, folder=folder / f"disk-{name}-{key and key.stem}", key=key))
+def device(given: to.Experiment, name: str, folder: Path, key: Path | None = None) -> ClientDevice:
+    return make_device(given, DeviceSettings(client=name, folder=folder / f"disk-{name}-{key and key.stem}", key=key))
 
 
-def served(given: to.Experiment, nodes: Iterable[Device], out: Path, keys: RegisteredKeys) -> tuple[set[str], str]:
+def served(
+    given: to.Experiment, nodes: Iterable[ClientDevice], out: Path, keys: RegisteredKeys
+) -> tuple[set[str], str]:
     """The names of those that joined, and why others were refused."""
     serve_experiment(GridLink(HereGrid(nodes)), given, out, keys)
     described = read_description(out)
@@ -66,10 +66,10 @@ def served(given: to.Experiment, nodes: Iterable[Device], out: Path, keys: Regis
     return joined, "; ".join(str(words) for words in refused if words)
 
 
-class Lies(Device):
+class Lies(ClientDevice):
     """A device whose introduction says other things than it signed."""
 
-    def __init__(self, device: Device, **lies: object):
+    def __init__(self, device: ClientDevice, **lies: object):
         self.device, self.lies = device, lies
         self.identity = device.identity
 
@@ -159,7 +159,7 @@ def test_a_signature_is_of_one_challenge_one_name_and_one_key(tmp_path):
     assert enrolled.enter("kitchen", own, 10, node=2).node == 2  # the same key on another node
     assert enrolled.enter("kitchen", other, 10, node=3) == "kitchen is bound to another key"
     assert "bound to the name 'kitchen'" in enrolled.enter("attic", own, 10, node=4)
-    assert enrolled.named("attic") is None
+    assert [client.name for client in enrolled] == ["kitchen"]
 
 
 def test_a_file_without_a_key_registers_nothing(tmp_path):

@@ -12,19 +12,19 @@ from turnout.engine.autograd import Looped, Vmapped
 from turnout.engine.batches import address_batches
 from turnout.engine.by_hand import ByHand
 from turnout.engine.gradient_sinks import GradientSink
+from turnout.engine.gradients import WorkerPool
 from turnout.engine.job import Job, Trained
 from turnout.engine.layers import MaxPool
 from turnout.engine.losses import cross_entropy, loss_by_hand, soft_cross_entropy
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.engine.trainers import fastest
-from turnout.engine.workers import WorkerPool
 from turnout.layout import lay_out
 from turnout.parts.local import steps_per_epoch
 from turnout.parts.optimizers import SGD, Adam
-from turnout.parts.terms.base import Stateless
+from turnout.parts.terms.base import LocalTerm
 from turnout.parts.terms.proximal import Proximal
-from turnout.task import Classification, NextCharacter, Regression, TaskSpec
+from turnout.tasks import Classification, NextCharacter, Regression, TaskSpec
 from turnout.types import Samples
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -380,13 +380,16 @@ def test_personal_columns_come_last_and_travel_not():
 
 
 @dataclasses.dataclass(frozen=True)
-class Earlier(Stateless):
+class Earlier(LocalTerm):
     """Sends the weights of the round before, and keeps those of the last two."""
 
     name: str = "earlier"
 
-    def after(self, at, down, mine):
-        return {"old": mine["last"], "same": mine["last"][:]}, {"last": at.x_cP, "second": mine["last"]}
+    def finish(self, at, server_state, client_state):
+        return {"old": client_state["last"], "same": client_state["last"][:]}, {
+            "last": at.x_cP,
+            "second": client_state["last"],
+        }
 
 
 @pytest.mark.parametrize("chunk", [2, 5])
@@ -396,9 +399,9 @@ def test_a_term_may_send_and_keep_rows_that_it_replaces(chunk):
     rows = {
         name: torch.full((5, width), value, dtype=torch.float64) for name, value in (("last", 3.0), ("second", 4.0))
     }
-    trainer, job = prepared(dense(), None, chunk, 1, "cpu", terms=[Earlier()], mine={"earlier": rows})
+    trainer, job = prepared(dense(), None, chunk, 1, "cpu", terms=[Earlier()], term_states={"earlier": rows})
     found = trainer.train(job)
-    assert (found.up["earlier"]["old"] == 3).all()
-    assert (found.up["earlier"]["same"] == 3).all()
-    assert (found.mine["earlier"]["second"] == 3).all()
-    torch.testing.assert_close(found.mine["earlier"]["last"], found.flat_CP + job.start_P)
+    assert (found.uploads["earlier"]["old"] == 3).all()
+    assert (found.uploads["earlier"]["same"] == 3).all()
+    assert (found.term_states["earlier"]["second"] == 3).all()
+    torch.testing.assert_close(found.term_states["earlier"]["last"], found.flat_CP + job.start_P)

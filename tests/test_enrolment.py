@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import turnout as to
-from turnout.errors import Mistake
-from turnout.tracks.prepare import prepare
+from turnout.errors import UserError
+from turnout.running.tracks.prepare import prepare
 from turnout.world.client_names import ClientNames
 from worlds import blobs, play, ready, world
 
@@ -63,7 +63,7 @@ class Unrelated:
     def begin(self):
         return {}
 
-    def observe(self, state, arrived):
+    def observe(self, state, applied):
         return state
 
     def choose(self, members, t, seed, state):
@@ -96,7 +96,7 @@ class Forgets(Unrelated):
 )
 def test_a_wrong_signature_is_a_sentence(part, says):
     for path in ("world.participation", "algorithm.selection"):
-        with pytest.raises(Mistake, match=rf"{path}: \w+.tied_to_clients.*{says}|{path}: .*{says}"):
+        with pytest.raises(UserError, match=rf"{path}: \w+.tied_to_clients.*{says}|{path}: .*{says}"):
             ready(world([4, 4, 4]).but(**{path: part}))
 
 
@@ -108,5 +108,5 @@ def test_a_log_by_name_inside_another_participation(tmp_path: Path):
     for outer in (to.participation.Dropout(0.0, when_up=log), to.participation.OnOff(5, 5, when_up=log)):
         experiment = world([6, 6]).but(**{"world.data": data, "world.participation": outer})
         ready(experiment)
-        with pytest.raises(Mistake, match="ends with round 2, and 9 rounds are asked for"):  # before the first round
+        with pytest.raises(UserError, match="ends with round 2, and 9 rounds are asked for"):  # before the first round
             prepare(experiment.but(rounds=9))

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turnout as to
-from turnout.config import read as config
-from turnout.errors import Mistake
-from turnout.world.events import Calendar, Setting, calendar_of
-from turnout.world.events.random import poisson
+from turnout.errors import UserError
+from turnout.running.config import read as config
+from turnout.world.events import Calendar, EventSetting, calendar_of
+from turnout.world.events.entries import poisson
 from worlds import blobs, ready, world
 
-SETTING = Setting(clients=10, names=None, rounds=100, seed=0)
+SETTING = EventSetting(clients=10, names=None, rounds=100, seed=0)
 
 
-def calendar(*entries: object, setting: Setting = SETTING) -> Calendar:
+def calendar(*entries: object, setting: EventSetting = SETTING) -> Calendar:
     return calendar_of(entries, setting)  # type: ignore[arg-type]
 
 
@@ -41,51 +41,51 @@ def test_who_joins_is_outside_before_and_who_leaves_goes_first():
         ([to.Leave(3, 5), to.Join(3, 4)], "in the order they happen"),
         ([to.Join(3, 100)], "the last round is 99"),
         ([to.Leave(3, -1)], "rounds start at 0"),
-        ([to.Join(10, 5)], "they are 0 to 9"),
-        ([to.Leave("ann", 5)], "they are 0 to 9"),
-        ([to.Join(c, 5) for c in range(10)], "nobody in the first round"),
-        ([to.RandomEvents(waiting=10)], "at least one must be there"),
+        ([to.Join(10, 5)], "0 to 9"),
+        ([to.Leave("ann", 5)], "0 to 9"),
+        ([to.Join(c, 5) for c in range(10)], "no member in the first round"),
+        ([to.events.RandomEvents(waiting=10)], "at least one must be a member"),
     ],
 )
 def test_what_cannot_be_is_refused(entries: list[object], says: str):
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         calendar(*entries)
 
 
 def test_it_is_refused_before_the_first_round():
     experiment = world([4, 4, 4]).but(**{"world.events": (to.Leave(1, 3),)})
-    with pytest.raises(Mistake, match="the last round is 2"):
+    with pytest.raises(UserError, match="the last round is 2"):
         ready(experiment)
-    with pytest.raises(Mistake, match="list of Join"):
+    with pytest.raises(UserError, match="list of Join"):
         to.World(events=(3,))  # type: ignore[arg-type]
 
 
 def test_clients_by_name(tmp_path: Path):
     data = to.data.Own(torch.zeros(6, 2), torch.tensor([0, 1] * 3), owner=["ann", "ann", "bob", "bob", "eve", "eve"])
     names = data.load(0).names
-    setting = Setting(3, names, 10, 0)
+    setting = EventSetting(3, names, 10, 0)
     assert calendar(to.Leave("bob", 3), setting=setting).at(3) == (to.Leave(1, 3),)
-    with pytest.raises(Mistake, match=r"'eva'.*eve"):
+    with pytest.raises(UserError, match=r"'eva'.*eve"):
         calendar(to.Leave("eva", 3), setting=setting)
 
 
 def test_a_file_of_events(tmp_path: Path):
     path = tmp_path / "events.csv"
     path.write_text("round,client,event\n50,9,join\n20,3,leave\n40,3,join\n")
-    found = calendar(to.EventLog(str(path)))
+    found = calendar(to.events.EventLog(str(path)))
     assert found.outside_L.tolist() == [9]
     assert found.at(40) == (to.Join(3, 40),)
     for text, says in [
         ("round,client\n", "line 1: the header"),
-        ("round,client,event\n5,9,jion\n", "line 2: an event is `join`, `leave` or `vanish`, not 'jion'"),
+        ("round,client,event\n5,9,jion\n", "line 2: an event is .*not .jion."),
         ("round,client,event\n\n5,99,join\n", "line 3: .*client 99"),
-        ("round,client,event\nx,9,join\n", "line 2: a row is a round"),
+        ("round,client,event\nx,9,join\n", "line 2: round must be a whole number"),
     ]:
         path.write_text(text)
-        with pytest.raises(Mistake, match=says):
-            calendar(to.EventLog(str(path)))
-    with pytest.raises(Mistake, match="cannot read the events"):
-        calendar(to.EventLog(str(tmp_path / "none.csv")))
+        with pytest.raises(UserError, match=says):
+            calendar(to.events.EventLog(str(path)))
+    with pytest.raises(UserError, match=r"cannot read .*none\.csv"):
+        calendar(to.events.EventLog(str(tmp_path / "none.csv")))
 
 
 @given(
@@ -96,10 +96,10 @@ def test_a_file_of_events(tmp_path: Path):
 def test_random_events_can_happen_and_do_not_depend_on_the_rounds_that_follow(
     seed, joins, leaves, returns, waiting, more
 ):
-    entry = to.RandomEvents(joins if waiting else 0.0, leaves, returns, waiting)
+    entry = to.events.RandomEvents(joins if waiting else 0.0, leaves, returns, waiting)
     entries = (to.Leave(2, 4), to.Join(7, 9), entry)
-    short = calendar(*entries, setting=Setting(12, None, 20, seed))
-    long = calendar(*entries, setting=Setting(12, None, 20 + more, seed))  # checked: nobody joins or leaves twice
+    short = calendar(*entries, setting=EventSetting(12, None, 20, seed))
+    long = calendar(*entries, setting=EventSetting(12, None, 20 + more, seed))  # checked: nobody joins or leaves twice
     assert {t: short.at(t) for t in range(20)} == {t: long.at(t) for t in range(20)}
     assert len(short.outside_L) == waiting + 1
     members = set(range(12)) - set(long.outside_L.tolist())
@@ -110,8 +110,8 @@ def test_random_events_can_happen_and_do_not_depend_on_the_rounds_that_follow(
 
 
 def test_rates_are_expected_numbers():
-    entry = to.RandomEvents(joins=0.5, leaves=0.7, returns=0.4, waiting=5000)
-    found = calendar(entry, setting=Setting(1_000_000, None, 2000, 3))
+    entry = to.events.RandomEvents(joins=0.5, leaves=0.7, returns=0.4, waiting=5000)
+    found = calendar(entry, setting=EventSetting(1_000_000, None, 2000, 3))
     events = [event for t in range(2000) for event in found.at(t)]
     joins = sum(isinstance(e, to.Join) and e.client in set(found.outside_L.tolist()) for e in events)
     leaves = sum(isinstance(e, to.Leave) for e in events)
@@ -136,15 +136,15 @@ def test_poisson_has_the_mean_and_spread_of_a_large_rate_too(rate: float):
 
 @pytest.mark.parametrize("leaves", [800.0, 1e18])
 def test_a_large_rate_makes_events_and_the_population_bounds_them(leaves: float):
-    many = calendar(to.RandomEvents(leaves=leaves), setting=Setting(5000, None, 3, 0))
+    many = calendar(to.events.RandomEvents(leaves=leaves), setting=EventSetting(5000, None, 3, 0))
     assert len(many.at(1)) == (pytest.approx(800, abs=150) if leaves == 800 else 4999)
-    assert len(calendar(to.RandomEvents(leaves=leaves), setting=Setting(100, None, 3, 0)).at(1)) == 99
+    assert len(calendar(to.events.RandomEvents(leaves=leaves), setting=EventSetting(100, None, 3, 0)).at(1)) == 99
 
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf")])
 def test_a_rate_that_is_no_number_is_refused(rate: float):
-    with pytest.raises(Mistake, match="finite"):
-        to.RandomEvents(leaves=rate)
+    with pytest.raises(UserError, match="finite"):
+        to.events.RandomEvents(leaves=rate)
 
 
 def test_events_in_an_experiment_file():
@@ -160,14 +160,14 @@ def test_events_in_an_experiment_file():
     }  # fmt: skip
     experiment = config.from_table(table)
     assert experiment.world.events[:2] == (to.Join(49, 50), to.Leave(3, 20))
-    assert experiment.algorithm.membership.constants == to.Constants(1.0, 2.0, 3.0)
-    assert experiment.algorithm.membership.drop == to.DropInactive(J=2.0)
+    assert experiment.algorithm.membership.constants == to.membership.Constants(1.0, 2.0, 3.0)
+    assert experiment.algorithm.membership.drop == to.membership.DropInactive(J=2.0)
     import tomllib
 
     again = config.from_table(tomllib.loads(config.to_toml(experiment)))
     assert again == experiment
     table["world"]["events"][0]["kind"] = "jion"  # type: ignore[index]
-    with pytest.raises(Mistake, match="join"):
+    with pytest.raises(UserError, match="join"):
         config.from_table(table)
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from turnout.errors import Mistake
-from turnout.world.fleet import Reading, read_fleet
-from turnout.world.fleet.fedscale import read_capacity
-from turnout.world.fleet.plain_pickle import plain_data
+from turnout.errors import UserError
+from turnout.fleet import Reading, read_fleet
+from turnout.fleet.fedscale import plain_data, read_capacity
 
 HOUR = 3600
 BEHAVE = {
@@ -47,7 +46,7 @@ class Evil:
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_code_is_refused_and_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Mistake, match=r"GLOBAL.*could run code"):
+    with pytest.raises(UserError, match=r"mkdir, which could run code"):
         read_fleet(pickled(tmp_path / "p", {1: Evil()}, protocol), Reading(every="1h"))
     assert not Path("ran").exists()
 
@@ -61,7 +60,7 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
         b"\x80\x04\x8d" + b"\xff" * 7 + b"\x1f.",
     ):
         (tmp_path / "p").write_bytes(broken)
-        with pytest.raises(Mistake, match="no complete pickle file"):
+        with pytest.raises(UserError, match="complete pickle file"):
             read_fleet(tmp_path / "p")
 
 
@@ -71,7 +70,7 @@ def test_availability_becomes_rounds(tmp_path: Path) -> None:
     works = {(t, name): work for t, name, work in fleet.rows()}
     one = {(0, "1"): 1.0, (2, "1"): 1.0, (3, "1"): 1.0}
     assert works == one | {(0, "2"): 0.5, (1, "2"): 1.0, (2, "2"): 0.5, (3, "2"): 1.0}
-    assert (fleet.rounds, fleet.clock, fleet.missing) == (4, "relative", "absent")
+    assert (fleet.rounds, fleet.is_calendar, fleet.missing) == (4, False, "absent")
 
 
 def test_capacity_decides_the_work(tmp_path: Path) -> None:
@@ -91,16 +90,16 @@ def test_capacity_decides_the_work(tmp_path: Path) -> None:
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     capacity = pickled(tmp_path / "c", CAPACITY)
     for data, says in (
-        (CAPACITY, "says how fast devices are, not when they were there.*--capacity"),
-        ([1, 2], "no FedScale trace"),
+        (CAPACITY, "has how fast devices are, not when they were there.*--capacity"),
+        ([1, 2], "not a FedScale trace"),
         ({1: {"active": []}}, "client 1: a trace of availability has .* no inactive, finish_time"),
         ({1: BEHAVE[1] | {"finish_time": 0}}, "entry 1: finish_time of client 1 must be a number above 0"),
         ({1: BEHAVE[1] | {"active": ["x"]}}, "active of client 1 must be a list of seconds"),
     ):
-        with pytest.raises(Mistake, match=says):
+        with pytest.raises(UserError, match=says):
             read_fleet(pickled(tmp_path / "p", data))
     (tmp_path / "log.csv").write_text("round,client\n0,a\n")
-    with pytest.raises(Mistake, match="this log has no such stretches"):
+    with pytest.raises(UserError, match="this log has no such stays"):
         read_fleet(tmp_path / "log.csv", Reading(capacity=str(capacity), samples=1, megabytes=1))
-    with pytest.raises(Mistake, match="say what a round asks"):
+    with pytest.raises(UserError, match="give what a round asks"):
         Reading(capacity="c")

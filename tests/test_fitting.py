@@ -13,16 +13,22 @@ import torch
 
 import turnout as to
 from turnout.errors import nearest
-from turnout.parts.terms.base import Stateless
+from turnout.parts.terms.base import LocalTerm
 from turnout.testing import check_term
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a text": (lambda: to.Algorithm(weighting="C"), r"algorithm\.weighting is the text 'C'.*ByWork\(\)"),
-    "a class": (lambda: to.Algorithm(substitution=to.Friends), r"algorithm\.substitution is the class Friends"),
-    "another role": (lambda: to.Algorithm(weighting=to.Friends()), r"algorithm\.weighting is an object of class Frie"),
+    "a class": (
+        lambda: to.Algorithm(substitution=to.substitution.Friends),
+        r"algorithm\.substitution is the class Friends",
+    ),
+    "another role": (
+        lambda: to.Algorithm(weighting=to.substitution.Friends()),
+        r"algorithm\.weighting is an object of class Frie",
+    ),
     "the optimizer": (lambda: to.Algorithm(to.SGD(0.1)), r"algorithm\.local is an object of class SGD.*Local\(SGD"),
     "torch's": (lambda: to.Local(torch.optim.SGD), r"algorithm\.local\.optimizer is the class SGD"),
-    "no term": (lambda: to.Algorithm(terms=[object()]), r"algorithm\.terms .*it has no name.*terms\.Stateless"),
+    "no term": (lambda: to.Algorithm(terms=[object()]), r"algorithm\.terms .*it has no name.*terms\.LocalTerm"),
     "a pattern": (lambda: to.Algorithm(personal="head.*"), r"personal = 'head\.\*' .*personal\.Named"),
     "data": (lambda: to.World((torch.zeros(2, 3), torch.zeros(2))), r"world\.data is an object of class tuple"),
     "a spelling": (lambda: to.World(participation="dropout"), r"world\.participation is the text"),
@@ -35,7 +41,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_what_is_no_part_is_refused_where_it_is_given(name: str) -> None:
     make, sentence = MISTAKES[name]
-    with pytest.raises(to.Mistake, match=sentence):
+    with pytest.raises(to.UserError, match=sentence):
         make()
 
 
@@ -44,15 +50,15 @@ def test_a_name_like_none_is_answered_with_all() -> None:
 
 
 @dataclass(frozen=True)
-class Shapeless(Stateless):
+class Shapeless(LocalTerm):
     name: str = "shapeless"
 
-    def correct(self, grad_cP, at, down, mine):
+    def transform_grad(self, grad_cP, at, server_state, client_state):
         return grad_cP.sum(1)
 
 
 def test_a_gradient_of_another_shape_is_found_by_the_check() -> None:
-    with pytest.raises(AssertionError, match="correct"):
+    with pytest.raises(AssertionError, match="transform_grad"):
         check_term(Shapeless())
 
 
@@ -74,8 +80,11 @@ VALUES: dict[str, tuple[Callable[[], to.Experiment], str]] = {
         r"sizes must be .*Equal\(\.\.\.\) or None, not 10",
     ),
     "a target": (lambda: of(stop=to.Stop(target="x")), r"stop\.target must be a number or None, not 'x'"),
-    "a term": (lambda: of(algorithm=to.Algorithm(terms=[to.Proximal(float("nan"))])), r"terms\.0\.mu is not a number"),
-    "threads": (lambda: of(runtime=to.InProcess(threads=1.5)), r"runtime\.threads must be a whole number"),
+    "a term": (
+        lambda: of(algorithm=to.Algorithm(terms=[to.terms.Proximal(float("nan"))])),
+        r"terms\.0\.mu is not a number",
+    ),
+    "threads": (lambda: of(runtime=to.runtime.InProcess(threads=1.5)), r"runtime\.threads must be a whole number"),
     "nothing to train": (lambda: of(model=torch.nn.Flatten()), "no parameter that can be trained"),
     "a recipe": (lambda: "digits", "was given the str 'digits'"),  # type: ignore[arg-type, return-value]
 }
@@ -84,7 +93,7 @@ VALUES: dict[str, tuple[Callable[[], to.Experiment], str]] = {
 @pytest.mark.parametrize("name", VALUES)
 def test_a_value_of_another_type_is_refused_before_the_first_round(name: str, tmp_path: Path) -> None:
     make, sentence = VALUES[name]
-    with pytest.raises(to.Mistake, match=sentence):
+    with pytest.raises(to.UserError, match=sentence):
         to.run(make(), tmp_path / "run", quiet=True)
 
 

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import turnout as to
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.fleet import Reading, read_fleet
+from turnout.fleet.fleet_participation import FleetLog
 from turnout.parts.selection import AsLogged, Count
+from turnout.running.tracks.prepare import prepare
 from turnout.testing.examples import example_enrolment
-from turnout.tracks.prepare import prepare
 from turnout.world.enrolment import Enrolment
-from turnout.world.fleet import Reading, read_fleet
-from turnout.world.fleet_log import FleetLog
+from turnout.world.log import write_turnout
 from turnout.world.members import Members
 from turnout.world.participation import Traces
-from turnout.world.turnout_csv import write_turnout
 
 ROWS = [(0, 1, 1.0), (0, 4, 0.25), (1, 4, 0.0), (1, 0, 0.6), (3, 2, 0.1)]
 
@@ -156,7 +156,7 @@ def test_stretches_keep_the_hour_and_stand_in_for_those_not_yet_there(tmp_path: 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log.xlsx").write_bytes(b"PK\x03\x04\xff\xfe")
-    with pytest.raises(Mistake, match=r"neither a CSV text .* nor a Parquet file"):
+    with pytest.raises(UserError, match=r"neither a CSV text .* nor a Parquet file"):
         read_fleet(tmp_path / "log.xlsx")
 
 
@@ -177,17 +177,17 @@ def test_spreadsheets_leave_marks_that_do_not_matter(tmp_path: Path) -> None:
 )
 def test_clients_the_data_does_not_have_are_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "log.csv").write_text("round,client,work\n" + text)
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         FleetLog(str(tmp_path / "log.csv")).tied_to_clients(enrolled(5, None), 1)
 
 
 def test_beyond_the_log_is_a_mistake_not_silence(path: str) -> None:
     says = r"ends with round 3, and 5 rounds are asked for.*at most 4 rounds"
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         FleetLog(path).fraction(torch.arange(3), 4, 5, 0)
     for part in ({"world.participation": FleetLog(path)}, {"algorithm.selection": to.selection.AsLogged(path)}):
         experiment = to.Experiment(to.World(to.data.Synthetic(clients=5)), rounds=5).but(**part)
-        with pytest.raises(Mistake, match=says):  # before the first round
+        with pytest.raises(UserError, match=says):  # before the first round
             prepare(experiment)
     prepare(to.Experiment(to.World(to.data.Synthetic(clients=5), FleetLog(path, mode="blocks")), rounds=5))
 
@@ -199,9 +199,9 @@ def test_beyond_the_log_is_a_mistake_not_silence(path: str) -> None:
         (lambda: FleetLog("x.csv", mode="blocks", of="clients"), "did you mean 'client'"),
         (lambda: FleetLog("x.csv", of="client"), "set mode='blocks'"),
         (lambda: FleetLog("x.csv", mode="blocks", length=0), "1 round or more"),
-        (lambda: FleetLog("no/such/file.csv").asked(0), "cannot read the log no/such/file.csv: No such file"),
+        (lambda: FleetLog("no/such/file.csv").asked(0), "cannot read no/such/file.csv: No such file"),
     ],
 )
 def test_impossible_settings_are_refused(make: object, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         make()  # type: ignore[operator]

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 
-from turnout.world.fleet import Fleet
-from turnout.world.fleet.blocks import Blocks, stretch_length
-from turnout.world.fleet.diagnosis import Diagnosis, diagnose
-from turnout.world.fleet.fit import fit
-from turnout.world.fleet.fitted import EVERYONE, FleetModel
-from turnout.world.fleet.groups import Groups, away_together
-from turnout.world.fleet.outages import Outages, chain_of, out_rounds
-from turnout.world.fleet.seasons import rounds_a_day, season
-from turnout.world.fleet.sources import Sources
-from turnout.world.fleet.speaks_for import speaks_for
-from turnout.world.fleet.statistics import statistics
+from turnout.fleet.diagnosis import Diagnosis, diagnose, parts_to_try
+from turnout.fleet.diagnosis_page import _map
+from turnout.fleet.fit import chain_of, fit, out_rounds
+from turnout.fleet.fleet_model import EVERYONE, FleetModel, Outages
+from turnout.fleet.groups import LIKE, Groups, _assigned, _sums, away_together
+from turnout.world.blocks import STAND_INS, Blocks, Sources, block_length
+from turnout.world.log import ParticipationLog
+from turnout.world.log_statistics import statistics
 
 HOUR, DAY = 3600.0, 86400.0
 
 
-def log_of(work_TM: np.ndarray, every: float | None = None, first: float = 0.0, missing: str = "absent") -> Fleet:
+def log_of(
+    work_TM: np.ndarray, every: float | None = None, first: float = 0.0, missing: str = "absent"
+) -> ParticipationLog:
     """A log in which who has work has a row; where no row means not asked, the absent have one too (NaN: none)."""
     rows_TM = ~np.isnan(work_TM) if missing == "not-asked" else np.nan_to_num(work_TM) > 0
     t_N, m_N = np.nonzero(rows_TM)
     start_T = None if every is None else first + every * np.arange(len(work_TM))
     names = tuple(f"c{i}" for i in range(work_TM.shape[1]))
     rows = (t_N.astype(np.int32), m_N.astype(np.int32), work_TM[t_N, m_N])
-    clock = None if every is None else "calendar"
-    return Fleet("log", names, len(work_TM), *rows, missing=missing, start_T=start_T, clock=clock, every=every)  # type: ignore[arg-type]
+    times = {"start_T": start_T, "is_calendar": every is not None, "every": every}
+    return ParticipationLog("log", names, len(work_TM), *rows, missing=missing, **times)  # type: ignore[arg-type]
 
 
 def test_a_silence_that_does_not_fit_the_visits_is_not_being_a_member() -> None:
@@ -65,21 +66,34 @@ def test_a_client_is_drawn_from_when_it_joined_until_it_left() -> None:
     assert blocks._members(torch.arange(2), sources.copy(), np.array([19, 19]), 0, seed=0).tolist() == [-1, -1]
 
 
+def test_a_client_that_is_not_a_member_is_replaced_by_one_of_twelve_others() -> None:
+    """One of the log's two clients is a member in round 30: each of the tries finds it with probability 1/2."""
+    work_TM = np.zeros((40, 2))
+    work_TM[20:40:2, 0], work_TM[0:20:2, 1] = 0.25, 0.75
+    clients, chance = 40_000, 0.5**12
+    assert STAND_INS == 12
+    blocks = Blocks(log_of(work_TM), Sources(2), 1)
+    found_C = blocks._members(torch.arange(clients), np.ones(clients, np.int64), np.full(clients, 30), 0, seed=0)
+    assert set(found_C.tolist()) == {0, -1}
+    assert (found_C < 0).sum() == pytest.approx(clients * chance, abs=4 * (clients * chance) ** 0.5)
+
+
 def test_a_stretch_holds_five_stays_and_absences_in_whole_days_and_at_most_half_the_log() -> None:
     cycle = np.tile(np.array([1.0] * 3 + [0.0] * 4), 60)[:, None]  # three rounds up, four down: 5 x 7 = 35 rounds
-    assert stretch_length(log_of(np.repeat(cycle, 3, axis=1))) == 35
-    assert stretch_length(log_of(np.repeat(cycle, 3, axis=1), every=HOUR)) == 48  # whole days
-    assert stretch_length(log_of(np.repeat(cycle[:63], 3, axis=1))) == 31  # half of 63
+    assert block_length(log_of(np.repeat(cycle, 3, axis=1))) == 35
+    assert block_length(log_of(np.repeat(cycle, 3, axis=1), every=HOUR)) == 48  # whole days
+    assert block_length(log_of(np.repeat(cycle[:63], 3, axis=1))) == 31  # half of 63
     alternating = np.tile(np.array([[1.0], [0.0]]), (864, 1))  # 5 x 2 = 10, but 1728^(1/3) = 12
-    assert stretch_length(log_of(alternating)) == 12
+    assert block_length(log_of(alternating)) == 12
 
 
 def test_stretches_begin_at_every_round_of_the_hour_they_continue() -> None:
     """Days have 4 rounds and stretches 6: every other stretch continues at the third round of a day."""
     t_N = np.arange(10, dtype=np.int32)
     every = DAY / 4
-    log = Fleet("log", ("a",), 10, t_N, np.zeros(10, np.int32), (t_N + 1) / 100, start_T=every * t_N, every=every)
-    assert season(log) == 4
+    rows = t_N, np.zeros(10, np.int32), (t_N + 1) / 100
+    log = ParticipationLog("log", ("a",), 10, *rows, start_T=every * t_N, every=every)
+    assert log.season == 4
     blocks = Blocks(log, Sources(1), 6)
     at = {k: {round(100 * float(blocks.fraction(torch.tensor([0]), 6 * s, seed)[0])) - 1 for seed in range(60)
               for s in (k, k + 2, k + 4)} for k in (0, 1)}  # fmt: skip
@@ -89,13 +103,13 @@ def test_stretches_begin_at_every_round_of_the_hour_they_continue() -> None:
 
 
 def test_a_season_is_a_day_of_two_or_a_week_of_four() -> None:
-    def of(rounds: int, every: float) -> Fleet:
+    def of(rounds: int, every: float) -> ParticipationLog:
         return log_of(np.ones((rounds, 1)), every)
 
-    assert [rounds_a_day(of(n, HOUR)) for n in (47, 48)] == [None, 24]
-    assert [season(of(n, HOUR)) for n in (4 * 168 - 1, 4 * 168)] == [24, 168]
-    assert [season(of(n, DAY)) for n in (27, 28)] == [1, 7]
-    assert season(of(100, 7000.0)) == 1  # no whole number of rounds a day
+    assert [of(n, HOUR).rounds_a_day for n in (47, 48)] == [None, 24]
+    assert [of(n, HOUR).season for n in (4 * 168 - 1, 4 * 168)] == [24, 168]
+    assert [of(n, DAY).season for n in (27, 28)] == [1, 7]
+    assert of(100, 7000.0).season == 1  # no whole number of rounds a day
 
 
 @pytest.mark.parametrize(("asked", "out"), [(8, False), (12, True)])  # (1/2)^8 > 1 in 1,000 > (1/2)^12
@@ -161,6 +175,14 @@ def test_work_is_that_of_one_of_the_visits() -> None:
     assert (work_TC == 0.75).mean() == pytest.approx(0.5, abs=0.05)
 
 
+def test_a_fitted_model_has_the_work_of_each_clients_own_visits() -> None:
+    """`c0` does a quarter and three quarters in turn, `c1` a half in every other round, `c2` never comes."""
+    work_TM = np.tile([[0.25, 0.5, 0.0], [0.75, 0.0, 0.0]], (10, 1))
+    model = fit(log_of(work_TM, missing="not-asked"), Groups(np.full(3, -1)))
+    works = [model.work_N[begin:end].tolist() for begin, end in pairwise(model.from_M)]
+    assert works == [[0.25, 0.75] * 10, [0.5] * 10, []]
+
+
 def test_an_outage_strikes_its_group_and_spares_some() -> None:
     """Clients 0 to 2 of the log are a group that is always out; a tenth of those that would have come do."""
     groups = Groups(np.array([0, 0, 0, -1, -1, -1]), (0.5,))
@@ -191,6 +213,9 @@ def test_how_alike_absences_are_is_the_mean_correlation_of_pairs() -> None:
     assert found.by_round == pytest.approx(came_TC.mean(1).std())
     hours = statistics(np.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.0, 1.0]]), season=2)
     assert hours.by_hour == (0.75, 0.25)
+    always, never = (statistics(np.full((4, 2), work)) for work in (1.0, 0.0))
+    assert (always.stay, always.away, always.together) == (4.0, 0.0, 0.0)
+    assert (never.stay, never.away, never.work) == (0.0, 4.0, 0.0)
 
 
 def test_groups_are_judged_on_other_days_than_those_that_made_them() -> None:
@@ -224,6 +249,31 @@ def test_a_client_like_no_group_is_in_none() -> None:
     others = [set(groups.group_M[[i for i in part if i != 5]].tolist()) for part in (range(12), range(12, 24))]
     assert sorted(map(len, others)) == [1, 1]
     assert others[0] != others[1]
+
+
+def test_a_client_is_in_the_group_whose_mean_it_correlates_with_most() -> None:
+    """A client that comes when s = 1, but for k rounds of each sign out of 40, has a correlation of 1 - k / 10 with s;
+    what the means of the groups are on average does not matter."""
+    sign_T, other_T = np.tile([1.0, -1.0], 20), np.tile([1.0, 1.0, -1.0, -1.0], 10)
+    came_TM = np.repeat(sign_T[:, None] > 0, 3, axis=1)
+    for m, k in enumerate((2, 9, 10)):
+        wrong_T = np.concatenate([np.flatnonzero(sign_T == s)[:k] for s in (1, -1)])
+        came_TM[wrong_T, m] ^= True
+    came_TM = np.column_stack([came_TM, other_T > 0]).astype(float)
+    assert np.corrcoef(came_TM.T, sign_T)[-1, :4] == pytest.approx([0.8, 0.1, 0.0, 0.0])
+    assert LIKE / 2 < 0.1 < 2 * LIKE
+    groups_M = _assigned(log_of(came_TM, missing="not-asked"), np.stack([other_T, 5 + sign_T], axis=1))
+    assert groups_M.tolist() == [1, 1, -1, 0]
+
+
+@pytest.mark.parametrize("missing", ["absent", "not-asked"])
+def test_a_series_is_summed_over_the_rounds_in_which_a_client_came_and_in_which_it_was_asked(missing: str) -> None:
+    work_TM = np.zeros((40, 3))
+    work_TM[20:40:2, 0], work_TM[0:20:2, 1], work_TM[1::3, 2] = 0.25, 0.75, 1.0  # joins, leaves, comes and goes
+    log, value_T = log_of(work_TM, missing=missing), np.random.default_rng(3).random(40)
+    came_M, asked_M = _sums(log, (log.client_N, log.round_N, (log.work_N > 0).astype(float)), value_T)
+    assert came_M == pytest.approx([value_T[work_TM[:, m] > 0].sum() for m in range(3)])
+    assert asked_M == pytest.approx([sum(value_T[t] for t in range(40) if m in log.asked(t)) for m in range(3)])
 
 
 @pytest.mark.parametrize("missing", ["absent", "not-asked"])
@@ -286,10 +336,18 @@ def test_a_diagnosis_counts_hours_weekdays_visits_and_lengths() -> None:
     assert found.turnout_by_weekday == pytest.approx([(1 + share) / 2 for share in by_day])
     by_hour = [1.0 if hour == 6 else 1 / 7 for hour in range(24)]
     assert found.turnout_by_hour == pytest.approx([(1 + share) / 2 for share in by_hour])
+    assert found.begins == "1970-01-05 00:00"
     assert found.complete == pytest.approx(a_T.sum() / (a_T.sum() + len(hour_T)))
     lengths = diagnosed(np.array([1, 0, 1, 1, 0, 1, 1, 1, 0.0])[:, None])
     assert (lengths.stay.count, lengths.stay.mean, lengths.stay.at_least) == (3, 2.0, pytest.approx((1.0, 2 / 3)))
     assert (lengths.away.count, lengths.away.mean) == (3, 1.0)
+
+
+def test_the_map_of_a_log_has_its_clients_by_group_and_then_by_how_often_they_come() -> None:
+    """All are asked in every round; c0 comes to a quarter of them, c1 to three quarters, c2 and c3 to half."""
+    came_TM = np.stack([np.arange(40) % 4 < k for k in (1, 3, 2, 2)], axis=1).astype(float)
+    shown = _map(log_of(came_TM, missing="not-asked"), Groups(np.array([-1, -1, 1, 0]), (0.5, 0.5)))
+    assert list(shown.row_names) == ["c3", "c2", "c1", "c0"]
 
 
 def test_hardly_ever_there_is_below_one_round_in_twenty() -> None:
@@ -300,7 +358,7 @@ def test_hardly_ever_there_is_below_one_round_in_twenty() -> None:
 
 def test_parts_are_named_for_what_the_log_shows() -> None:
     def settings(work_TM: np.ndarray) -> set[str]:
-        return {part.setting for part in speaks_for(diagnosed(work_TM))}
+        return {part.setting for part in parts_to_try(diagnosed(work_TM))}
 
     all_there = np.ones((60, 4))
     assert settings(all_there) == {'algorithm.weighting = "fedavg"'}
@@ -310,6 +368,9 @@ def test_parts_are_named_for_what_the_log_shows() -> None:
     assert settings(long) == {'algorithm.substitution = "friends"'}
     half = np.full((60, 4), 0.5)
     assert settings(half) == {'algorithm.weighting = "C"', 'algorithm.weighting = "fednova"'}
+    tenth = np.ones((60, 10))
+    tenth[:, 0] = 0.5  # nine visits in ten are complete: often enough
+    assert settings(tenth) == {'algorithm.weighting = "fedavg"'}
 
 
 def test_the_number_of_groups_is_the_one_that_holds_on_other_rounds() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 import turnout as to
 from turnout.cli import main
-from turnout.config.read import with_setting
-from turnout.world.fleet import Fleet, Reading, read_fleet
-from turnout.world.fleet.diagnosis import Diagnosis, diagnose
-from turnout.world.fleet.example import ExampleFleet
-from turnout.world.fleet.speaks_for import speaks_for
+from turnout.fleet import ParticipationLog, Reading, read_fleet
+from turnout.fleet.diagnosis import Diagnosis, diagnose, parts_to_try
+from turnout.fleet.diagnosis_text import sentences
+from turnout.fleet.example import ExampleFleet
+from turnout.running.config.read import with_setting
 
 Capture = pytest.CaptureFixture[str]
 
@@ -26,12 +26,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fleet(folder: Path) -> Fleet:
+def fleet(folder: Path) -> ParticipationLog:
     return read_fleet(folder / "checkins.csv", Reading(every="1h"))
 
 
 @pytest.fixture(scope="module")
-def found(fleet: Fleet) -> Diagnosis:
+def found(fleet: ParticipationLog) -> Diagnosis:
     return diagnose(fleet)
 
 
@@ -42,13 +42,14 @@ def test_the_diagnosis_finds_what_was_put_in(found: Diagnosis) -> None:
     assert found.hardly_mass == pytest.approx(8 * 600 / ExampleFleet().examples().sum())
     assert found.outages is not None
     assert (found.outages.times, found.outages.rounds) == (1, 12)  # the server was down from 9 to 21
+    assert "The whole fleet: out once, 12 rounds in all." in sentences(found)
     assert len(found.groups) == 2
     for town, group in zip(("shore", "hill"), found.groups, strict=True):
         assert sum(name.startswith(town) for name in group.clients) >= 0.9 * len(group.clients)
     shore, hill = found.groups
     assert shore.outages is None
     assert hill.outages is not None
-    cut = ExampleFleet()._power_cuts()
+    cut = ExampleFleet().power_cuts()
     assert 0.75 * cut.sum() < hill.outages.rounds < 1.1 * cut.sum()
     assert 3 <= found.turnout_by_hour.index(max(found.turnout_by_hour)) <= 8  # between the towns' two nights
     assert max(found.turnout_by_weekday[5:]) < min(found.turnout_by_weekday[:5])
@@ -58,18 +59,18 @@ def test_the_diagnosis_finds_what_was_put_in(found: Diagnosis) -> None:
 
 
 def test_the_parts_to_try_are_settings_that_exist(found: Diagnosis) -> None:
-    settings = [part.setting for part in speaks_for(found)]
+    settings = [part.setting for part in parts_to_try(found)]
     assert 'algorithm.weighting = "C"' in settings
     assert 'algorithm.membership.join = "fast-reboot"' in settings
     experiment = to.Experiment(to.World(to.data.Synthetic(clients=4)), to.models.MLP(4, batch_norm=True))
     for setting in settings:
         path, _, value = setting.partition(" = ")
-        assert isinstance(with_setting(experiment, f"{path}={value}"), to.Experiment)  # else it is a Mistake
+        assert isinstance(with_setting(experiment, f"{path}={value}"), to.Experiment)  # else it is a UserError
 
 
 def test_a_fleet_that_always_comes_needs_nothing(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("round,client\n" + "".join(f"{t},{c}\n" for t in range(20) for c in range(5)))
-    (only,) = speaks_for(diagnose(read_fleet(tmp_path / "log.csv")))
+    (only,) = parts_to_try(diagnose(read_fleet(tmp_path / "log.csv")))
     assert only.setting == 'algorithm.weighting = "fedavg"'
 
 
@@ -82,7 +83,7 @@ def test_the_command_prints_draws_and_writes(folder: Path, capsys: Capture) -> N
     assert "clients: 40 rounds: 336 a round is: 1 h" in said
     assert "assumed: the log never has a 0" in said
     assert 'algorithm.weighting = "C"' in said
-    assert "what is drawn from the log, beside it" in said
+    assert "draws from the log, beside it" in said
     html = page.read_text()
     assert "<svg" in html
     assert "Turnout by hour of the day" in html

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from turnout.fleet import ParticipationLog, Reading, read_fleet
+from turnout.fleet.example import ExampleFleet
+from turnout.fleet.fit import fit
+from turnout.fleet.fleet_model import EVERYONE
+from turnout.fleet.fleet_participation import FleetLog
+from turnout.fleet.groups import Groups, away_together
 from turnout.testing import check_like_log, check_participation
-from turnout.world.fleet import Fleet, Reading, read_fleet
-from turnout.world.fleet.blocks import Blocks, Whose
-from turnout.world.fleet.example import ExampleFleet
-from turnout.world.fleet.fit import fit
-from turnout.world.fleet.fitted import EVERYONE
-from turnout.world.fleet.groups import Groups, away_together
-from turnout.world.fleet.sources import Sources
-from turnout.world.fleet.statistics import presence, statistics
-from turnout.world.fleet_log import FleetLog
+from turnout.world.blocks import Blocks, Sources, Whose
+from turnout.world.log_statistics import presence, statistics
 from turnout.world.participation import Dropout, OnOff
 
 HOURLY = Reading(every="1h")
@@ -32,26 +31,26 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def fleet(path: str) -> Fleet:
+def fleet(path: str) -> ParticipationLog:
     return read_fleet(path, HOURLY)
 
 
-def table_fleet(came_TM: np.ndarray, every: float | None = None) -> Fleet:
+def table_fleet(came_TM: np.ndarray, every: float | None = None) -> ParticipationLog:
     """A log of those who came."""
     t_N, m_N = np.nonzero(came_TM)
     start_T = None if every is None else every * np.arange(len(came_TM))
     names = tuple(map(str, range(came_TM.shape[1])))
     rows = (t_N.astype(np.int32), m_N.astype(np.int32), np.ones(len(t_N)))
-    return Fleet("log", names, len(came_TM), *rows, start_T=start_T, clock="calendar", every=every)
+    return ParticipationLog("log", names, len(came_TM), *rows, start_T=start_T, is_calendar=True, every=every)
 
 
-def test_the_example_is_read_as_it_was_made(fleet: Fleet) -> None:
+def test_the_example_is_read_as_it_was_made(fleet: ParticipationLog) -> None:
     """Nothing but the log is known, yet turnout, work and lengths are nearly those of the example's own table."""
     example = ExampleFleet(devices=60, days=21)
     truth, read = statistics(example.work(), 24), statistics(presence(fleet), 24)
     for name in ("turnout", "work", "stay", "away"):
         assert getattr(read, name) == pytest.approx(getattr(truth, name), rel=0.05)
-    members = {fleet.names[i]: fleet.member_rounds(i) for i in range(fleet.clients)}
+    members = {fleet.names[i]: (int(fleet.joined_M[i]), int(fleet.left_M[i])) for i in range(fleet.clients)}
     late = {i for i, name in enumerate(example.names) if members[name][0] > 0}
     gone = {i for i, name in enumerate(example.names) if members[name][1] < fleet.rounds}
     joined, left = set(range(3, 60, 10)), set(range(7, 60, 10))
@@ -61,17 +60,19 @@ def test_the_example_is_read_as_it_was_made(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize(("settings", "within"), [({"mode": "blocks"}, 0.1), ({"mode": "fitted"}, 0.2)])
-def test_what_is_drawn_is_like_the_log(path: str, fleet: Fleet, settings: dict[str, str], within: float) -> None:
+def test_what_is_drawn_is_like_the_log(
+    path: str, fleet: ParticipationLog, settings: dict[str, str], within: float
+) -> None:
     log = FleetLog(path, reading=HOURLY, **settings)  # type: ignore[arg-type]
     check_participation(log)
     check_like_log(log, fleet, within, clients=60, seeds=3)
 
 
-def test_a_larger_fleet_is_like_the_log(path: str, fleet: Fleet) -> None:
+def test_a_larger_fleet_is_like_the_log(path: str, fleet: ParticipationLog) -> None:
     check_like_log(FleetLog(path, mode="blocks", reading=HOURLY), fleet, within=0.1, clients=150, seeds=1)
 
 
-def test_a_clients_own_stretches_keep_its_habits_and_lose_the_outages(path: str, fleet: Fleet) -> None:
+def test_a_clients_own_stretches_keep_its_habits_and_lose_the_outages(path: str, fleet: ParticipationLog) -> None:
     log = FleetLog(path, mode="blocks", of="client", reading=HOURLY)
     work_TC = np.stack([log.fraction(torch.arange(60), t, 1, seed=0).numpy() for t in range(fleet.rounds)])
     drawn, logged = statistics(work_TC, 24), statistics(presence(fleet), 24)
@@ -79,7 +80,7 @@ def test_a_clients_own_stretches_keep_its_habits_and_lose_the_outages(path: str,
     assert drawn.together < 0.93 * logged.together
 
 
-def test_the_check_finds_what_forgets(fleet: Fleet) -> None:
+def test_the_check_finds_what_forgets(fleet: ParticipationLog) -> None:
     """Dropping out at random has the turnout, but neither stays nor nights."""
     with pytest.raises(AssertionError, match=r"work|stay: the log has"):
         check_like_log(Dropout(rate=0.65), fleet, within=0.2, seeds=1)
@@ -158,7 +159,7 @@ def test_persistence_is_that_of_one_round_also_where_clients_are_asked_every_thi
     m_N = np.tile(np.arange(80), 400)
     work_N = np.concatenate([made.fraction(torch.arange(80), t, 1, seed=0).numpy() for t in range(0, 1200, 3)])
     names = tuple(map(str, range(80)))
-    log = Fleet("log", names, 1200, t_N.astype(np.int32), m_N.astype(np.int32), work_N, missing="not-asked")
+    log = ParticipationLog("log", names, 1200, t_N.astype(np.int32), m_N.astype(np.int32), work_N, missing="not-asked")
     assert fit(log, Groups(np.full(80, -1))).persistence_M == pytest.approx(0.9, abs=0.02)
 
 
@@ -166,7 +167,8 @@ def test_persistence_is_that_of_one_round_also_where_clients_are_asked_every_thi
 def test_a_stretch_that_passes_the_end_of_the_log_goes_on_whole_days_before(whose: Whose) -> None:
     """A log of 60 hours: after hour 59 comes hour 12, not hour 0, so that 13:00 on the clock stays 13:00."""
     t_N = np.arange(60, dtype=np.int32)
-    log = Fleet("log", ("a",), 60, t_N, np.zeros(60, np.int32), (t_N + 1) / 100.0, start_T=3600.0 * t_N, every=3600.0)
+    rows = t_N, np.zeros(60, np.int32), (t_N + 1) / 100.0
+    log = ParticipationLog("log", ("a",), 60, *rows, start_T=3600.0 * t_N, every=3600.0)
     blocks = Blocks(log, Sources(1), 36, whose)
     at_T = [round(100 * float(blocks.fraction(torch.tensor([0]), t, seed=2)[0])) - 1 for t in range(36 * 40)]
     assert [at % 24 for at in at_T] == [t % 24 for t in range(len(at_T))]

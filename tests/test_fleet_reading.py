@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from turnout.errors import Mistake
-from turnout.world.fleet import Fleet, Reading, read_fleet
+from turnout.errors import UserError
+from turnout.fleet import ParticipationLog, Reading, read_fleet
 
 
-def read(folder: Path, text: str, **settings: object) -> Fleet:
+def read(folder: Path, text: str, **settings: object) -> ParticipationLog:
     (folder / "log.csv").write_text(text)
     return read_fleet(folder / "log.csv", Reading(**settings))  # type: ignore[arg-type]
 
@@ -30,7 +30,7 @@ def test_columns_as_said(tmp_path: Path) -> None:
     text = "t,who,epochs,client\n0,a,5,old\n1,b,2,old\n"
     fleet = read(tmp_path, text, client="who", work="epochs", full_work=5)
     assert fleet.rows() == [(0, "a", 1.0), (1, "b", 0.4)]
-    with pytest.raises(Mistake, match=r"no column 'whom' for client: did you mean 'who'"):
+    with pytest.raises(UserError, match=r"no column 'whom' for client: did you mean 'who'"):
         read(tmp_path, text, client="whom")
 
 
@@ -38,16 +38,16 @@ def test_check_ins_become_rounds_at_full_hours(tmp_path: Path) -> None:
     text = "timestamp,device\n2026-03-01T10:05Z,a\n2026-03-01T11:45:00+01:00,a\n2026-03-01 12:59:59,b\n"
     fleet = read(tmp_path, text, every="1h")
     assert fleet.rows() == [(0, "a", 1.0), (2, "b", 1.0)]
-    assert fleet.clock == "calendar"
+    assert fleet.is_calendar
     assert fleet.start_T is not None
     assert (fleet.start_T % 3600 == 0).all()
     assert np.isnan(fleet.work(1)).sum() == 0
     assert fleet.work(1).tolist() == [0.0, 0.0]
     said = " ".join(fleet.assumed)
     assert "1 check-ins of clients that had come in the same round already count once" in said
-    assert "whoever came did all of it" in said
+    assert "every client that came did all of it" in said
     assert "never has a 0, so a client without a row was absent" in said
-    assert "nobody came in 1 of 3 rounds: all were absent" in said
+    assert "no client came in 1 of 3 rounds: all were absent" in said
 
 
 def test_a_few_check_ins_without_work_do_not_make_the_others_not_asked(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_few_check_ins_without_work_do_not_make_the_others_not_asked(tmp_path:
     text = "timestamp,device,work\n" + "".join(rows)
     few = read(tmp_path, text + "2026-03-02T03:05,0,0\n", every="1h")
     assert few.missing == "absent"
-    assert "work is 0 in 1 of 49 rows of check-ins alone, so a client without one was absent" in " ".join(few.assumed)
+    assert "work is 0 in 1 of 49 rows of check-ins, so a client without a row was absent" in " ".join(few.assumed)
     many = read(tmp_path, text + "2026-03-02T03:05,0,0\n2026-03-02T04:05,0,0\n2026-03-02T05:05,0,0\n", every="1h")
     assert many.missing == "not-asked"
     assert "work is 0 in 3 of 51 rows, so a client without a row was not asked" in " ".join(many.assumed)
@@ -69,8 +69,8 @@ def test_days_without_anybody_are_an_outage_or_holes_in_the_log(tmp_path: Path) 
     assert skipped.start_T is not None
     assert out.start_T is not None
     assert skipped.start_T[24] == out.start_T[72]
-    assert "nobody came in 85 of 91 rounds: all were absent (--gaps skip leaves out whole days" in " ".join(out.assumed)
-    assert "nobody came in 48 of 91 rounds, which are left out" in " ".join(skipped.assumed)
+    assert "no client came in 85 of 91 rounds: all were absent (--gaps skip removes whole days" in " ".join(out.assumed)
+    assert "no client came in 48 of 91 rounds, which are removed" in " ".join(skipped.assumed)
     numbered = read(tmp_path, "round,client\n0,a\n5,a\n", gaps="skip")
     assert numbered.rows() == [(0, "a", 1.0), (1, "a", 1.0)]
 
@@ -80,19 +80,19 @@ def test_times_since_1970_in_any_part_of_a_second(tmp_path: Path, first: int) ->
     unit = first // 1_772_359_500
     fleet = read(tmp_path, f"time,client\n{first},a\n{first + 7200 * unit},b\n", every="1h")
     assert fleet.rows() == [(0, "a", 1.0), (2, "b", 1.0)]
-    assert fleet.clock == "calendar"
+    assert fleet.is_calendar
 
 
 def test_the_length_of_a_round_is_guessed_and_said(tmp_path: Path) -> None:
     fleet = read(tmp_path, "time,client\n2026-03-01,a\n2026-03-08,b\n")
     assert (fleet.every, fleet.rounds) == (3600.0, 7 * 24 + 1)
-    assert "a round is 1 h (--every says otherwise)" in fleet.assumed
+    assert "a round is 1 h (--every sets another length)" in fleet.assumed
 
 
 def test_a_form_of_times_that_is_said(tmp_path: Path) -> None:
     text = "time,client\n01/02/2026 10:00,a\n02/02/2026 10:00,b\n"
     assert read(tmp_path, text, time_format="%d/%m/%Y %H:%M", every="1d").rows() == [(0, "a", 1.0), (1, "b", 1.0)]
-    with pytest.raises(Mistake, match=r"(?s)2 faults.*line 2: time must be .*--time-format.*line 3"):
+    with pytest.raises(UserError, match=r"(?s)2 faults.*line 2: time must be .*--time-format.*line 3"):
         read(tmp_path, text)
 
 
@@ -101,8 +101,14 @@ def test_intervals_give_the_share_of_each_round(tmp_path: Path) -> None:
     fleet = read(tmp_path, "client,start,end\na,0,1800\nb,3600,\na,4000,9000\n", every="1h")
     works = {(t, name): work for t, name, work in fleet.rows()}
     assert works == pytest.approx({(0, "a"): 0.5, (1, "a"): 3200 / 3600, (1, "b"): 1, (2, "a"): 0.5, (2, "b"): 0.5})
-    assert fleet.clock == "relative"
-    assert "1 stretches without an end last to the end of the log" in fleet.assumed
+    assert not fleet.is_calendar
+    assert "1 stays without an end last to the end of the log" in fleet.assumed
+
+
+def test_a_stay_that_begins_with_the_last_round_is_in_it(tmp_path: Path) -> None:
+    """b comes at 7200 s, where round 2 begins, and the log ends with that."""
+    fleet = read(tmp_path, "client,start,end,work\na,0,1800,1\nb,7200,,0.5\n", every="1h")
+    assert (fleet.rounds, fleet.rows()) == (3, [(0, "a", 1.0), (2, "b", 0.5)])
 
 
 def test_rounds_with_times(tmp_path: Path) -> None:
@@ -126,14 +132,14 @@ def test_clients_that_join_and_leave_are_not_absent(tmp_path: Path) -> None:
     rows += [(t, "late") for t in range(60, 100, 2)] + [(t, "gone") for t in range(0, 40, 2)]
     rows += [(0, "rare"), (1, "rare"), (2, "rare")]  # one visit says too little
     fleet = read(tmp_path, "round,client\n" + "".join(f"{t},{name}\n" for t, name in rows))
-    spans = {name: fleet.member_rounds(i) for i, name in enumerate(fleet.names)}
+    spans = {name: (int(fleet.joined_M[i]), int(fleet.left_M[i])) for i, name in enumerate(fleet.names)}
     assert spans == {"steady": (0, 99), "late": (60, 99), "gone": (0, 39), "rare": (0, 99)}
     assert fleet.asked(50).tolist() == [fleet.names.index(name) for name in ("steady", "rare")]
     assert any("1 clients that are first seen late had not joined" in words for words in fleet.assumed)
 
 
 def test_every_fault_is_named_at_once(tmp_path: Path) -> None:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UserError) as caught:
         read(tmp_path, "round,client,work\n0,1,1\nx,2,1\n0,1,1\n-1,,most\n1,3\n" + "2,9,7\n" * 8)
     said = str(caught.value).splitlines()
     assert said[0].endswith("has 21 faults; correct them:")
@@ -152,7 +158,7 @@ def test_every_fault_is_named_at_once(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("", "is empty, or its first line is"),
-        ("a,b\n1,2\n", r"which column is the client\? Say --client NAME; and which is the round.*are 'a', 'b'"),
+        ("a,b\n1,2\n", r"which column is the client\? Set --client NAME; and which is the round.*are 'a', 'b'"),
         ("when,id\n2.3.2026 04:05,a\n25.3.2026 04:05,a\n", r"--time-format, here '%d.%m.%Y %H:%M'\)"),
         ("when,id\n2/3/2026,a\n", r"--time-format, here '%d/%m/%Y' or '%m/%d/%Y'\)"),
         ("client,b\n1,2\n", r"which column is the round, or the time\?"),
@@ -164,26 +170,26 @@ def test_every_fault_is_named_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         read(tmp_path, text)
 
 
 def test_a_wrong_clock_is_shown_where_it_makes_too_many_rounds(tmp_path: Path) -> None:
     text = "time,client\n1970-01-01,a\n2026-01-01 00:00:01,b\n"
     assert read(tmp_path, text).every == 86400  # 20,454 days are fine, 29 million minutes are not
-    with pytest.raises(Mistake, match=r"(?s)line 2: with rounds of 1 min the log has 29,453,761.*1970.*line 3"):
+    with pytest.raises(UserError, match=r"(?s)line 2: with rounds of 1 min the log has 29,453,761.*1970.*line 3"):
         read(tmp_path, text, every="1min")
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for settings, says in (
-        ({"every": "1 fortnight"}, "no duration"),
+        ({"every": "1 fortnight"}, "not a duration"),
         ({"missing": "abset"}, "did you mean 'absent'"),
         ({"gaps": "skipped"}, "did you mean 'skip'"),
         ({"full_work": 0}, "above 0"),
         ({"separator": "::"}, "one character"),
     ):
-        with pytest.raises(Mistake, match=says):
+        with pytest.raises(UserError, match=says):
             Reading(**settings)  # type: ignore[arg-type]
 
 
@@ -191,7 +197,7 @@ def test_parquet_or_what_to_install(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
     if find_spec("pyarrow") is None:
         path.write_bytes(b"PAR1")
-        with pytest.raises(Mistake, match=r"reading Parquet needs pyarrow, .*turnout\[parquet\]"):
+        with pytest.raises(UserError, match=r"reading Parquet files needs pyarrow, .*turnout\[parquet\]"):
             read_fleet(path)
         return
     import pyarrow as arrow
@@ -201,7 +207,7 @@ def test_parquet_or_what_to_install(tmp_path: Path) -> None:
     parquet.write_table(arrow.table({"when": when[:2], "user": ["a", "b"], "work": [0.5, 1.0]}), path)
     assert read_fleet(path, Reading(every="1h")).rows() == [(0, "a", 0.5), (2, "b", 1.0)]
     parquet.write_table(arrow.table({"when": when, "user": ["a", "b", "c"]}), path)
-    with pytest.raises(Mistake, match="row 3: when must be a time"):
+    with pytest.raises(UserError, match="row 3: when must be a time"):
         read_fleet(path)
 
 
@@ -209,5 +215,5 @@ def test_a_run_folder_is_its_turnout(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "turnout.csv").write_text("round,client,work\n1,0,0.5\n")
     assert read_fleet(tmp_path / "run").rows() == [(1, "0", 0.5)]  # rounds of our own form are counted from 0
-    with pytest.raises(Mistake, match=r"it holds runs, name one of them, such as .*run"):
+    with pytest.raises(UserError, match=r"it holds runs, name one of them, such as .*run"):
         read_fleet(tmp_path)

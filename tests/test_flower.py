@@ -13,14 +13,14 @@ import torch
 import turnout as to
 from flower_grid import HereGrid, devices_of
 from spoilt import KINDS, Spoilt
-from turnout.config.read import load
-from turnout.deploy.device import DeviceFile, make_device
+from turnout.deploy.answering import LEAVING, LEFT
+from turnout.deploy.device import DeviceSettings, make_device
+from turnout.deploy.grid import GridLink
+from turnout.deploy.policy import Policy
 from turnout.deploy.server import serve_experiment
-from turnout.records.records import Records
-from turnout.runtimes.flower.answering import LEAVING, LEFT
-from turnout.runtimes.flower.grid import GridLink
-from turnout.runtimes.flower.policy import Policy
-from turnout.runtimes.flower.settings import Flower
+from turnout.deploy.settings import Flower
+from turnout.running.config.read import load
+from turnout.running.records.records import Records
 
 QUICK = {"clients": 5, "start_with": 3, "round_seconds": 5.0, "request_seconds": 2.0, "server_data": True}
 
@@ -53,31 +53,35 @@ def check_replay(out: Path) -> None:
 
 PARTS = {
     "plain": {},
-    "SCAFFOLD": {"terms": [to.Scaffold()], "weighting": to.ByWork()},
-    "VRL-SGD": {"terms": [to.VRLSGD()]},
-    "MimeLite": {"terms": [to.MimeLite()]},
-    "APFL": {"terms": [to.APFL()]},
-    "ternary": {"compression": to.SparseTernary(keep=0.1), "weighting": to.ByShare()},
-    "8 bits": {"compression": to.Quantise()},
-    "friends": {"substitution": to.Friends(), "weighting": to.ByShare()},
-    "stale": {"substitution": to.Stale(), "weighting": to.ByShare()},
-    "elastic": {"terms": [to.Elastic(strength=0.1)], "weighting": to.CompleteOnly()},
-    "EFL": {"terms": [to.Elastic(strength=0.1)], "compression": to.SparseTernary(keep=0.1), "scale_at": "server"},
-    "FedNova": {"weighting": to.FedNova()},
-    "FedAMP": {"mixing": to.FedAMP(), "server": to.ServerAdam(lr=0.01)},
+    "SCAFFOLD": {"terms": [to.terms.Scaffold()], "weighting": to.weighting.ByWork()},
+    "VRL-SGD": {"terms": [to.terms.VRLSGD()]},
+    "MimeLite": {"terms": [to.terms.MimeLite()]},
+    "APFL": {"terms": [to.terms.APFL()]},
+    "ternary": {"compression": to.compression.SparseTernary(keep=0.1), "weighting": to.weighting.ByShare()},
+    "8 bits": {"compression": to.compression.Quantise()},
+    "friends": {"substitution": to.substitution.Friends(), "weighting": to.weighting.ByShare()},
+    "stale": {"substitution": to.substitution.Stale(), "weighting": to.weighting.ByShare()},
+    "elastic": {"terms": [to.terms.Elastic(strength=0.1)], "weighting": to.weighting.CompleteOnly()},
+    "EFL": {
+        "terms": [to.terms.Elastic(strength=0.1)],
+        "compression": to.compression.SparseTernary(keep=0.1),
+        "scale_at": "server",
+    },
+    "FedNova": {"weighting": to.weighting.FedNova()},
+    "FedAMP": {"mixing": to.mixing.FedAMP(), "server": to.server.ServerAdam(lr=0.01)},
     "personal Adam": {
         "local": to.Local(to.Adam(0.01), epochs=2, batch_size=10),
         "personal": to.personal.Named("output.*"),
     },
-    "include": {"terms": [to.Elastic(strength=0.1)], "membership": to.Membership(leave="include")},
+    "include": {"terms": [to.terms.Elastic(strength=0.1)], "membership": to.Membership(leave="include")},
 }
 IN_C = ("plain", "ternary", "8 bits", "friends", "stale", "elastic", "EFL", "FedNova", "FedAMP", "include")
 
 
 def moody(accepts: str):
     """A rule of a user's own: works where the next letter is not a dot."""
-    letters = iter(accepts)
-    return lambda: next(letters, "y") != "."
+    requests = iter(accepts)
+    return lambda: next(requests, "y") != "."
 
 
 FAST = ("SCAFFOLD", "ternary")
@@ -90,7 +94,7 @@ def test_every_part_with_devices_that_come_and_go(name, tmp_path, monkeypatch):
     monkeypatch.setattr("turnout.running.loop.CHECKPOINT_SECONDS", 0.0)  # one after every round
     experiment, disk, out = world(**PARTS[name]), tmp_path / "devices", tmp_path / "run"
     if name not in IN_C:  # sums are then the same only one client at a time
-        alone = to.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
+        alone = to.runtime.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
         experiment = experiment.but(**{"runtime.compute": alone})
     first = devices_of(experiment, "0123", disk)
     first[3].policy = Policy(own=moody("y..yy.yy..y"))
@@ -111,7 +115,7 @@ def test_every_part_with_devices_that_come_and_go(name, tmp_path, monkeypatch):
 
 def test_no_rounds_go_by_while_all_decline(tmp_path, monkeypatch):
     """In hours in which nobody works a run waits; who declined is asked now and then, and training goes on."""
-    monkeypatch.setattr("turnout.runtimes.flower.devices.CHECK_IN_SECONDS", 0.2)
+    monkeypatch.setattr("turnout.deploy.devices.CHECK_IN_SECONDS", 0.2)
     experiment = world().but(rounds=3, **{"runtime.start_with": 2})
     devices = devices_of(experiment, "01", tmp_path / "devices")
     for device in devices:
@@ -125,7 +129,7 @@ def test_no_rounds_go_by_while_all_decline(tmp_path, monkeypatch):
 
 def test_a_server_that_loses_rounds_finds_the_rows_of_its_checkpoint(tmp_path):
     """It is killed after rounds that no checkpoint has: devices go back to the rows they had then."""
-    experiment, out = world(compression=to.SparseTernary(keep=0.1)), tmp_path / "run"
+    experiment, out = world(compression=to.compression.SparseTernary(keep=0.1)), tmp_path / "run"
     grid = HereGrid(devices_of(experiment, "012", tmp_path / "devices"))
     serve_experiment(GridLink(grid), experiment.but(rounds=2), out)
     shutil.copytree(out, tmp_path / "old")
@@ -140,9 +144,9 @@ def test_a_server_that_loses_rounds_finds_the_rows_of_its_checkpoint(tmp_path):
 
 def test_work_ends_in_time_and_counts_as_what_it_is(tmp_path):
     """A slow device stops at a step boundary; scheme C scales by what it did, and the replay does the same."""
-    experiment = world(weighting=to.ByWork()).but(rounds=2, **{"runtime.round_seconds": 2.0})
+    experiment = world(weighting=to.weighting.ByWork()).but(rounds=2, **{"runtime.round_seconds": 2.0})
     devices = devices_of(experiment, "012", tmp_path / "devices")
-    devices[1].slowness = 1.1
+    devices[1].tasks.slowness = 1.1
     serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         found = records.clients()
@@ -168,7 +172,7 @@ def test_a_bad_message_costs_its_node_the_turn_and_is_recorded(tmp_path):
 
 def test_a_node_that_cannot_say_yet_who_it_is_is_asked_again(tmp_path, monkeypatch):
     """A device that is slow to start, or a message that was lost on the way, does not make a stranger of it."""
-    monkeypatch.setattr("turnout.runtimes.flower.introductions.AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("turnout.deploy.enrolment.AGAIN_SECONDS", 0.1)
     grid = HereGrid(devices_of(world(), "012", tmp_path / "devices"))
     grid.failing = {101: 2}
     serve_experiment(GridLink(grid), world().but(rounds=1), tmp_path / "run")
@@ -196,17 +200,17 @@ def test_a_slow_node_is_left_alone_and_its_late_reply_is_used_where_asked_for(tm
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"world.participation": to.participation.Dropout(0.3)}, "draws who turns up"),
+        ({"world.participation": to.participation.Dropout(0.3)}, "simulates who turns up"),
         ({"world.events": (to.Join(1, 2),)}, "let devices join and leave"),
         ({"evaluate.substitution": True}, "only a simulation"),
-        ({"runtime.late": "use", "algorithm.compression": to.SparseTernary()}, "only dense ones"),
-        ({"runtime": to.InProcess()}, 'runtime.kind = "flower"'),
+        ({"runtime.late": "use", "algorithm.compression": to.compression.SparseTernary()}, "only dense ones"),
+        ({"runtime": to.runtime.InProcess()}, 'runtime.kind = "flower"'),
     ],
 )
 def test_what_only_a_simulation_can_is_refused_with_a_sentence(change, says, tmp_path):
-    with pytest.raises(to.Mistake, match=says):
+    with pytest.raises(to.UserError, match=says):
         serve_experiment(GridLink(HereGrid([])), world().but(**change), tmp_path / "run")
-    with pytest.raises(to.Mistake, match="turnout deploy server"):
+    with pytest.raises(to.UserError, match="turnout deploy server"):
         to.run(world(), tmp_path / "alone", quiet=True)
 
 
@@ -233,11 +237,11 @@ def test_devices_with_names_and_data_of_their_own(tmp_path):
             place.mkdir(exist_ok=True)
             np.savez(place / f"{name}.npz", x=(x + y[:, None]).numpy(), y=y.numpy())
     everything = to.data.ClientFiles(tmp_path / "all", classes=3, test_share=0.0)
-    experiment = world(weighting=to.ByShare()).but(
+    experiment = world(weighting=to.weighting.ByShare()).but(
         rounds=3, **{"world.data": everything, "runtime.server_data": False, "runtime.start_with": 2}
     )
     devices = [
-        make_device(experiment, DeviceFile(client=name, folder=tmp_path / f"disk-{name}",
+        make_device(experiment, DeviceSettings(client=name, folder=tmp_path / f"disk-{name}",
                                            data=replace(everything, path=tmp_path / name)))
         for name in ("kitchen", "attic", "garage")
     ]  # fmt: skip
@@ -250,11 +254,13 @@ def test_scores_on_devices(tmp_path):
     """Labels and models of their own, an absence, a device that comes anew from its disk, one that joins late."""
     sets = (("3", "5"), ("5", "8"), ("8", "9"), ("3", "5", "9"))
     local = to.Local(to.Adam(0.01), epochs=2, batch_size=5)
-    alone = to.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
+    alone = to.runtime.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
     experiment = to.Experiment(
         world=to.World(to.data.Arriving(to.data.Digits(), sets, per_label=6, public=12)),
         model=to.models.MLP(8),
-        algorithm=to.Scores(local=local, models={1: to.models.Logistic()}, start="carried", distil=to.Distil(epochs=1)),
+        algorithm=to.scores.Scores(
+            local=local, models={1: to.models.Logistic()}, start="carried", distil=to.scores.Distil(epochs=1)
+        ),
         runtime=Flower(**QUICK | {"clients": 4, "compute": alone}),
     )
     disk, out = tmp_path / "devices", tmp_path / "run"

@@ -15,7 +15,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from turnout.runtimes.flower.grid import GridLink, content_of
+from turnout.deploy.grid import GridLink, content_of
 
 
 class SuperLink:

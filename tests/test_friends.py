@@ -15,16 +15,16 @@ from torch import Tensor
 
 import turnout as to
 from turnout import testing
-from turnout.config.read import from_table, load
-from turnout.config.write import to_toml
-from turnout.errors import Mistake
-from turnout.parts.arrived import Arrived
+from turnout.errors import UserError
 from turnout.parts.substitution import friends, random_projection
-from turnout.parts.substitution.base import Lent
+from turnout.parts.substitution.base import Substitutes
 from turnout.parts.substitution.similarity_table import Pairs
-from turnout.records.records import Records
-from turnout.records.same import same
+from turnout.parts.updates import Updates
 from turnout.rng import key, rng, uniform
+from turnout.running.config.read import from_table, load
+from turnout.running.config.write import to_toml
+from turnout.running.records.records import Records
+from turnout.running.records.same import same
 from turnout.types import Message, Turnout
 from worlds import EXACT, folder_run, local_updates, play, ready, world
 
@@ -45,10 +45,11 @@ def turnout_of(work_C: Tensor, full: float = 4.0) -> Turnout:
     return Turnout(torch.arange(len(work_C)), work_C, full, work_C, torch.full_like(work_C, full))
 
 
-def arrived(t: int, present_C: Tensor, update_CP: Tensor, work_C: Tensor | None = None) -> Arrived:
+def updates_of(t: int, present_C: Tensor, update_CP: Tensor, work_C: Tensor | None = None) -> Updates:
     work_C = present_C * 4.0 if work_C is None else work_C
     client_R = present_C.nonzero().squeeze(1).flip(0)  # replies come in any order
-    return Arrived(t, 0, client_R, update_CP[client_R], torch.zeros(update_CP.shape[1]), turnout_of(work_C.double()))
+    start_P, turnout = torch.zeros(update_CP.shape[1]), turnout_of(work_C.double())
+    return Updates(t, 0, client_R, update_CP[client_R], start_P, turnout, client_R)
 
 
 def random_rounds(seed: int, clients: int, rounds: int, width: int = 6) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -68,7 +69,7 @@ def random_rounds(seed: int, clients: int, rounds: int, width: int = 6) -> list[
 class ByTheBook:
     """SPEC §5.2 and §5.3 as loops over clients; candidates are looked at every round, for every client."""
 
-    def __init__(self, clients: int, part: to.Friends):
+    def __init__(self, clients: int, part: to.substitution.Friends):
         self.K, self.part, self.t = clients, part, 0
         self.R = [[0.0] * clients for _ in range(clients)]
         self.N = [[0] * clients for _ in range(clients)]  # rounds in which two met
@@ -124,18 +125,18 @@ class ByTheBook:
 
 
 PARTS = [
-    to.Friends(),
-    to.Friends("distance"),
-    to.Friends(min_common=3),
-    to.Friends(weight_by_work=True),
-    to.Friends(candidates=to.Candidates(theta_scale=0.03, min_common=1)),
-    to.Friends(candidates=to.Candidates(theta_scale=0.06, min_common=3), min_common=2),
+    to.substitution.Friends(),
+    to.substitution.Friends("distance"),
+    to.substitution.Friends(min_common=3),
+    to.substitution.Friends(weight_by_work=True),
+    to.substitution.Friends(candidates=to.substitution.Candidates(theta_scale=0.03, min_common=1)),
+    to.substitution.Friends(candidates=to.substitution.Candidates(theta_scale=0.06, min_common=3), min_common=2),
 ]
 
 
 @pytest.mark.parametrize("part", PARTS, ids=["plain", "distance", "thrice", "by-work", "pruned", "pruned-late"])
 @pytest.mark.parametrize("seed", range(3))
-def test_friends_are_those_of_the_loops(part: to.Friends, seed: int) -> None:
+def test_friends_are_those_of_the_loops(part: to.substitution.Friends, seed: int) -> None:
     """SPEC §5.2: R, N, φ, and the pairs compared; §5.3: candidates. Vectorised is the loop."""
     clients = 9
     book, state = ByTheBook(clients, part), part.begin(clients, 6)
@@ -145,7 +146,7 @@ def test_friends_are_those_of_the_loops(part: to.Friends, seed: int) -> None:
         S = present_C.nonzero().squeeze(1).tolist()
         if t == 3:
             update_CP[S[0]] = 0.0  # |D| = 0: the pair is skipped
-        here = arrived(t, present_C, update_CP, work_C)
+        here = updates_of(t, present_C, update_CP, work_C)
         state = part.observe(state, here)
         compared = book.observe(S, update_CP, work_C)
         lent = part.lend(state, share_C, present_C, here)
@@ -167,7 +168,7 @@ def test_friends_are_those_of_the_loops(part: to.Friends, seed: int) -> None:
         assert sum(map(len, book.C)) < clients * (clients - 1), "nothing was dropped: the test says nothing"
 
 
-PRUNED = to.Friends(candidates=to.Candidates(theta_scale=0.06, min_common=2))
+PRUNED = to.substitution.Friends(candidates=to.substitution.Candidates(theta_scale=0.06, min_common=2))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -185,7 +186,7 @@ def test_when_a_friend_leaves_the_next_best_is_the_best(seed: int) -> None:
         present_C[gone] = False
         present_C[[4, 7]] = present_C[[4, 7]] & torch.tensor(t not in range(6, 14))  # away when 0, 1 and 3 leave
         S = present_C.nonzero().squeeze(1).tolist()
-        here = arrived(t, present_C, update_CP, work_C)
+        here = updates_of(t, present_C, update_CP, work_C)
         state = PRUNED.observe(state, here)
         assert state["compared"] == book.observe(S, update_CP, work_C), t
         lent = PRUNED.lend(state, share_C, present_C, here)
@@ -196,15 +197,17 @@ def test_a_client_away_when_its_only_candidate_leaves_has_the_others_again() -> 
     """0 and 1 are alike, and so are 2 and 3: after a while only such pairs are compared. 1 leaves while 0 is away."""
     angle = torch.tensor([0.0, 0.01, 1.0, 1.05])
     update_CP = torch.stack([angle.cos(), angle.sin()], 1).double()
-    part = to.Friends(candidates=to.Candidates(theta_scale=0.02, min_common=1, rounds=1, friends=1))
+    part = to.substitution.Friends(
+        candidates=to.substitution.Candidates(theta_scale=0.02, min_common=1, rounds=1, friends=1)
+    )
     everyone, no_1 = torch.ones(4, dtype=torch.bool), torch.tensor([True, False, True, True])
     state = part.begin(4, 2)
     for t, compared in enumerate((6, 2, 2)):
-        state = part.observe(state, arrived(t, everyone, update_CP))
+        state = part.observe(state, updates_of(t, everyone, update_CP))
         assert state["compared"] == compared
-    state = part.observe(part.forget(state, torch.tensor([1])), arrived(3, no_1 & (torch.arange(4) > 0), update_CP))
+    state = part.observe(part.forget(state, torch.tensor([1])), updates_of(3, no_1 & (torch.arange(4) > 0), update_CP))
     for t in (4, 5):
-        state = part.observe(state, arrived(t, no_1, update_CP))
+        state = part.observe(state, updates_of(t, no_1, update_CP))
         assert state["compared"] == 3, "0 takes 2 and 3 for candidates again, and so they are compared"
 
 
@@ -220,7 +223,7 @@ def test_to_be_forgotten_for_want_of_room_is_to_leave(seed: int) -> None:
         present_C[0] = t < 7  # a friend of 3 and 6, and the one not seen for longest when 6 comes
         present_C[3] = t not in (8, 9, 10)  # away then
         present_C[[1, 2, 4, 5]] |= torch.tensor(t in (8, 9))
-        here = arrived(t, present_C, update_CP, work_C)
+        here = updates_of(t, present_C, update_CP, work_C)
         if t == 10:
             states[wide] = wide.forget(states[wide], torch.tensor([0]))
         lent = []
@@ -235,14 +238,14 @@ def test_to_be_forgotten_for_want_of_room_is_to_leave(seed: int) -> None:
 @settings(max_examples=30, deadline=None)
 def test_lending_a_share_is_copying_an_update(seed: int, clients: int, scheme: str) -> None:
     """SPEC §5.2 step 4 and §8 item 5: Σ q_j D_j = Σ_S p_k D_k + Σ_¬S p_k D_φ(k), and Σ q = 1; D scaled under C."""
-    part = to.Friends()
+    part = to.substitution.Friends()
     state, g = part.begin(clients, 6), torch.Generator().manual_seed(seed)
     share_C = torch.rand(clients, generator=g, dtype=torch.float64) + 0.1
     share_C /= share_C.sum()
     for t, (present_C, update_CP, work_C) in enumerate(random_rounds(seed, clients, rounds=4)):
         scale_C = torch.where(present_C, 4 / work_C.clamp(min=1), 0.0) if scheme == "C" else present_C.double()
         sent_CP = update_CP * scale_C[:, None]
-        here = arrived(t, present_C, sent_CP, work_C)
+        here = updates_of(t, present_C, sent_CP, work_C)
         state = part.observe(state, here)
         lent = part.lend(state, share_C, present_C, here)
         weight_C = torch.where(present_C, share_C, 0.0) + lent.borrowed_C
@@ -263,18 +266,26 @@ def moved(experiment: to.Experiment, rounds: int = 1) -> Tensor:
 
 def days(*rows: tuple[float, ...], **algorithm: object) -> to.Experiment:
     """A world whose turnout changes from round to round, with friends."""
-    experiment = world(COUNTS, **{"weighting": to.ByShare(), "substitution": to.Friends()} | algorithm)
+    experiment = world(
+        COUNTS, **{"weighting": to.weighting.ByShare(), "substitution": to.substitution.Friends()} | algorithm
+    )
     return experiment.but(**{"world.participation": Days(*rows)})
 
 
 def test_without_dropout_friends_are_fedavg_and_without_history_they_are_dropout() -> None:
     """SPEC §8 item 5; leaving an absent share unused is neither."""
     everyone, one_away = (1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 0.0, 1.0)
-    plain = {name: days(everyone, substitution=part) for name, part in (("f", to.Friends()), ("u", to.Unused()))}
+    plain = {
+        name: days(everyone, substitution=part)
+        for name, part in (("f", to.substitution.Friends()), ("u", to.substitution.NoSubstitution()))
+    }
     assert torch.equal(moved(plain["f"], 3), moved(plain["u"], 3))
-    away = {s: moved(days(one_away, substitution=s)) for s in (to.Friends(), to.Spread(), to.Unused())}
-    assert torch.equal(away[to.Friends()], away[to.Spread()])
-    assert not torch.allclose(away[to.Spread()], away[to.Unused()])
+    away = {
+        s: moved(days(one_away, substitution=s))
+        for s in (to.substitution.Friends(), to.substitution.Spread(), to.substitution.NoSubstitution())
+    }
+    assert torch.equal(away[to.substitution.Friends()], away[to.substitution.Spread()])
+    assert not torch.allclose(away[to.substitution.Spread()], away[to.substitution.NoSubstitution()])
 
 
 def second_round(experiment: to.Experiment) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -303,7 +314,7 @@ def expected_friend(experiment: to.Experiment, k: int, present: list[int]) -> in
 
 def test_rule_1_scheme_a_gives_every_other_share_to_a_complete_friend() -> None:
     """§7.3: complete clients get p_k, every other client is substituted by a complete friend; no N/K."""
-    experiment = days(ROW_0, ROW_1, weighting=to.CompleteOnly())
+    experiment = days(ROW_0, ROW_1, weighting=to.weighting.CompleteOnly())
     change, D, columns = second_round(experiment)
     p, q = [n / sum(COUNTS) for n in COUNTS], [0.0] * 4
     for k in (0, 3):
@@ -319,7 +330,7 @@ def test_rule_1_scheme_a_gives_every_other_share_to_a_complete_friend() -> None:
 @pytest.mark.parametrize("scale_at", ["client", "server"])
 def test_rule_2_scheme_c_substitutes_the_normalised_update(scale_at: str) -> None:
     """§7.3: weight of j = (E/s_j) (p_j + Σ substituted p_k); only s = 0 is dropout."""
-    experiment = days(ROW_0, ROW_1, weighting=to.ByWork(), scale_at=scale_at)
+    experiment = days(ROW_0, ROW_1, weighting=to.weighting.ByWork(), scale_at=scale_at)
     change, D, columns = second_round(experiment)
     friend = expected_friend(experiment, 2, [0, 1, 3])
     q = [n / sum(COUNTS) for n in COUNTS]
@@ -330,8 +341,10 @@ def test_rule_2_scheme_c_substitutes_the_normalised_update(scale_at: str) -> Non
 
 
 @pytest.mark.parametrize("scale_at", ["client", "server"])
-@pytest.mark.parametrize("weighting", [to.ByWork(), to.ByShare()], ids=str)
-def test_rules_2_and_3_an_incomplete_friend_scales_what_it_borrows_too(weighting: to.Weighting, scale_at: str) -> None:
+@pytest.mark.parametrize("weighting", [to.weighting.ByWork(), to.weighting.ByShare()], ids=str)
+def test_rules_2_and_3_an_incomplete_friend_scales_what_it_borrows_too(
+    weighting: to.weighting.Weighting, scale_at: str
+) -> None:
     """§7.3: (E/s_j) (p_j + p_k) D_j for a friend that did s_j of E; under B it is p_j + p_k, unscaled."""
     row, steps, full = (0.75, 0.5, 0.0, 0.25), [6, 6, 0, 4], [8, 12, 4, 16]  # whoever stands in is incomplete
     experiment = days(ROW_0, row, weighting=weighting, scale_at=scale_at)
@@ -339,7 +352,7 @@ def test_rules_2_and_3_an_incomplete_friend_scales_what_it_borrows_too(weighting
     friend = expected_friend(experiment, 2, [0, 1, 3])
     q = [n / sum(COUNTS) for n in COUNTS]
     q[friend] += q[2]
-    by_work = weighting == to.ByWork()
+    by_work = weighting == to.weighting.ByWork()
     scale = [full[k] / steps[k] if by_work and steps[k] else float(steps[k] > 0) for k in range(4)]
     torch.testing.assert_close(change, torch.tensor([scale[k] * q[k] for k in range(4)], dtype=torch.float64) @ D)
     assert columns["friend"].tolist() == [-1, -1, friend, -1]
@@ -357,12 +370,16 @@ def test_rule_3_scheme_b_substitutes_the_update_as_it_is() -> None:
 @pytest.mark.parametrize("alike", [(3, 20, 35), (17, 33), (31, 32), (16, 15)], ids=str)
 def test_of_equals_the_lowest_client_stands_in_in_whatever_block_it_is(alike: tuple[int, ...]) -> None:
     """SPEC §5.2: ties go to the lowest id. Rows are looked at in blocks of 16: equals lie in several of them."""
-    part, clients = to.Friends(), 40
+    part, clients = to.substitution.Friends(), 40
     update_CP = torch.eye(clients + 2)[:clients]  # no two are alike, so every other mean is 1/2
     update_CP[[39, *alike]] = torch.eye(clients + 2)[-1]
-    state = part.observe(part.begin(clients, clients + 2), arrived(0, torch.ones(clients, dtype=torch.bool), update_CP))
+    state = part.observe(
+        part.begin(clients, clients + 2), updates_of(0, torch.ones(clients, dtype=torch.bool), update_CP)
+    )
     present_C = torch.arange(clients) < 39
-    lent = part.lend(state, torch.full((clients,), 1 / clients).double(), present_C, arrived(1, present_C, update_CP))
+    lent = part.lend(
+        state, torch.full((clients,), 1 / clients).double(), present_C, updates_of(1, present_C, update_CP)
+    )
     assert int(lent.friend_C[39]) == min(alike)
 
 
@@ -378,29 +395,29 @@ def test_rule_4_only_those_asked_can_be_missing() -> None:
 
 
 def test_rule_5_a_client_that_left_is_forgotten_and_rule_6_a_newcomer_has_no_history() -> None:
-    part = to.Friends()
+    part = to.substitution.Friends()
     state = part.begin(6, 6)
     rounds = random_rounds(1, 5, 8)
     for t, (_, update_CP, _) in enumerate(rounds):
-        state = part.observe(state, arrived(t, torch.ones(5, dtype=torch.bool), update_CP))
+        state = part.observe(state, updates_of(t, torch.ones(5, dtype=torch.bool), update_CP))
     present_C = torch.tensor([True, True, True, True, False])
     share_C = torch.full((5,), 0.2, dtype=torch.float64)
-    before = part.lend(state, share_C, present_C, arrived(9, present_C, rounds[0][1]))
+    before = part.lend(state, share_C, present_C, updates_of(9, present_C, rounds[0][1]))
     assert int(before.friend_C[4]) == 1  # the same remainder by 3
     state = part.forget(state, torch.tensor([1]))
     assert friends.similarity(state)[0].tolist() == [0, 2, 3, 4]
-    after = part.lend(state, share_C, present_C, arrived(9, present_C, rounds[0][1]))
+    after = part.lend(state, share_C, present_C, updates_of(9, present_C, rounds[0][1]))
     assert int(after.friend_C[4]) in (0, 2, 3)
     state = part.forget(state, torch.tensor([4]))  # and whoever takes its slot starts from nothing
-    one = replace(arrived(10, present_C, rounds[0][1]), client_R=torch.tensor([5]), update_RP=rounds[0][1][:1])
+    one = replace(updates_of(10, present_C, rounds[0][1]), client_R=torch.tensor([5]), update_RP=rounds[0][1][:1])
     state = part.observe(state, one)
-    newcomer = part.lend(state, share_C, present_C, arrived(11, present_C, rounds[0][1]))
+    newcomer = part.lend(state, share_C, present_C, updates_of(11, present_C, rounds[0][1]))
     assert newcomer.friend_C.tolist() == [-1] * 5
     torch.testing.assert_close(newcomer.borrowed_C, torch.tensor([0.05] * 4 + [0.0], dtype=torch.float64))
 
 
 @dataclasses.dataclass(frozen=True)
-class Sign(to.Dense):
+class Sign(to.compression.Dense):
     """A compression that loses almost everything: one bit a parameter."""
 
     def encode(self, update_CP, kept, sending):
@@ -410,7 +427,7 @@ class Sign(to.Dense):
 
 def test_rule_7_similarity_is_of_what_the_server_sees_or_of_a_sketch_that_clients_send() -> None:
     seen = {}
-    for name, part in (("message", to.Friends()), ("sketch", to.Friends(client_sketch=18))):
+    for name, part in (("message", to.substitution.Friends()), ("sketch", to.substitution.Friends(client_sketch=18))):
         experiment = days(ROW_0, ROW_1, compression=Sign(), substitution=part)
         experiment = experiment.but(**{"algorithm.server.lr": 0.01})
         prepared = ready(experiment)
@@ -425,11 +442,11 @@ def test_rule_7_similarity_is_of_what_the_server_sees_or_of_a_sketch_that_client
 
 
 def test_rule_8_a_meeting_counts_as_much_as_the_less_complete_of_the_two() -> None:
-    part = to.Friends(weight_by_work=True)
+    part = to.substitution.Friends(weight_by_work=True)
     state = part.begin(2, 2)
     for t, (second, work) in enumerate([([1.0, 0.0], [4.0, 4.0]), ([-1.0, 0.0], [4.0, 1.0])]):
         update_CP = torch.tensor([[1.0, 0.0], second])
-        state = part.observe(state, arrived(t, torch.tensor([True, True]), update_CP, torch.tensor(work)))
+        state = part.observe(state, updates_of(t, torch.tensor([True, True]), update_CP, torch.tensor(work)))
     _, similarity_KK = friends.similarity(state)
     assert float(similarity_KK[0, 1]) == pytest.approx((1.0 * 1.0 + 0.25 * 0.0) / 1.25)
 
@@ -437,15 +454,15 @@ def test_rule_8_a_meeting_counts_as_much_as_the_less_complete_of_the_two() -> No
 @pytest.mark.parametrize("least", [1, 2])
 def test_rule_8_two_that_met_at_half_work_have_met(least: int) -> None:
     """N counts rounds (§5.2: N >= 1), the mean is weighted: little work makes a meeting count less, not vanish."""
-    part = to.Friends(weight_by_work=True, min_common=least)
+    part = to.substitution.Friends(weight_by_work=True, min_common=least)
     update_CP, work_C = torch.tensor([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]]), torch.tensor([4.0, 2.0, 1.0])
     state, away_C = part.begin(3, 2), torch.tensor([False, True, True])
     share_C = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     for t in range(least):
-        later = part.lend(state, share_C, away_C, arrived(t, away_C, update_CP))
+        later = part.lend(state, share_C, away_C, updates_of(t, away_C, update_CP))
         assert later.friend_C.tolist() == [-1, -1, -1], "they have not met often enough"
-        state = part.observe(state, arrived(t, torch.ones(3, dtype=torch.bool), update_CP, work_C))
-    lent = part.lend(state, share_C, away_C, arrived(least, away_C, update_CP))
+        state = part.observe(state, updates_of(t, torch.ones(3, dtype=torch.bool), update_CP, work_C))
+    lent = part.lend(state, share_C, away_C, updates_of(least, away_C, update_CP))
     assert lent.friend_C.tolist() == [1, -1, -1]
     assert lent.borrowed_C.tolist() == pytest.approx([0.0, 0.2, 0.0])
 
@@ -458,10 +475,10 @@ def test_rules_9_and_10_personal_layers_and_buffers_are_not_compared() -> None:
         seen: list[int] = []
 
         @dataclasses.dataclass(frozen=True)
-        class Watching(to.Friends):
-            def observe(self, state, arrived, seen=seen):
-                seen.append(arrived.update_RP.shape[1])
-                return super().observe(state, arrived)
+        class Watching(to.substitution.Friends):
+            def observe(self, state, updates, seen=seen):
+                seen.append(updates.update_RP.shape[1])
+                return super().observe(state, updates)
 
         changes = {"algorithm.substitution": Watching(), "algorithm.personal": personal}
         play(ready(experiment, **changes), 1)
@@ -479,7 +496,7 @@ def clusters(identical: bool) -> to.Experiment:
         features = features + 0.3 * torch.randn(features.shape, generator=g)
     data = to.data.Own(features, labels, owner, test=(x[0], y[0]), test_share=0.0)
     local = to.Local(to.SGD(lr=0.1), steps=2, batch_size=8)
-    algorithm = to.Algorithm(local, shares=to.Shares(by="uniform"), substitution=to.Friends())
+    algorithm = to.Algorithm(local, shares=to.weighting.Shares(by="uniform"), substitution=to.substitution.Friends())
     rows = Days(ROW_0, (1.0, 0.0, 1.0, 1.0), (0.0, 1.0, 1.0, 0.0), (1.0, 1.0, 0.0, 1.0))
     return to.Experiment(to.World(data, rows), to.models.Logistic(), algorithm, rounds=4, runtime=EXACT)
 
@@ -489,7 +506,7 @@ def test_identical_friends_give_the_full_update_exactly() -> None:
     experiment = clusters(identical=True)
     full = experiment.but(**{"world.participation": to.participation.Always()})
     torch.testing.assert_close(moved(experiment, 4), moved(full, 4), rtol=1e-12, atol=1e-14)
-    dropout = experiment.but(**{"algorithm.substitution": to.Spread()})
+    dropout = experiment.but(**{"algorithm.substitution": to.substitution.Spread()})
     assert (moved(dropout, 4) - moved(full, 4)).norm() > 1e-3
 
 
@@ -526,7 +543,12 @@ def test_hindsight_measures_the_substitution_error_and_leaves_no_trace() -> None
 
 @pytest.mark.parametrize(
     ("part", "own"),
-    [(to.Friends(), 1.0), (to.Spread(), 0.25), (to.Stale(), 1.0), (to.Unused(), None)],
+    [
+        (to.substitution.Friends(), 1.0),
+        (to.substitution.Spread(), 0.25),
+        (to.substitution.Stale(), 1.0),
+        (to.substitution.NoSubstitution(), None),
+    ],
     ids=lambda v: type(v).__name__,
 )
 def test_hindsight_says_whether_stand_ins_are_of_the_same_cluster(part: object, own: float | None) -> None:
@@ -534,7 +556,7 @@ def test_hindsight_says_whether_stand_ins_are_of_the_same_cluster(part: object, 
     data = to.data.Digits(clients=8, partition=to.partition.Clustered(clusters=4))
     experiment = to.Experiment(
         to.World(data, Days((1.0,) * 8, (1.0, 0.0) * 4)), to.models.Logistic(),
-        to.Algorithm(to.Local(to.SGD(lr=0.1), epochs=2), substitution=part, shares=to.Shares("uniform")),
+        to.Algorithm(to.Local(to.SGD(lr=0.1), epochs=2), substitution=part, shares=to.weighting.Shares("uniform")),
         rounds=2, runtime=EXACT, evaluate=to.Evaluate(substitution=True),
     )  # fmt: skip
     _, records = play(ready(experiment), 2)
@@ -543,9 +565,13 @@ def test_hindsight_says_whether_stand_ins_are_of_the_same_cluster(part: object, 
     assert records[1].extra["substitution_error"] > 1e-8
 
 
-@pytest.mark.parametrize("weighting", [to.CompleteOnly(), to.ByShare(), to.ByWork(), to.FedNova()], ids=str)
+@pytest.mark.parametrize(
+    "weighting",
+    [to.weighting.CompleteOnly(), to.weighting.ByShare(), to.weighting.ByWork(), to.weighting.FedNova()],
+    ids=str,
+)
 @pytest.mark.parametrize("scale_at", ["client", "server"])
-def test_hindsight_of_a_full_turnout_is_no_error(weighting: to.Weighting, scale_at: str) -> None:
+def test_hindsight_of_a_full_turnout_is_no_error(weighting: to.weighting.Weighting, scale_at: str) -> None:
     experiment = world(COUNTS, weighting=weighting, scale_at=scale_at).but(**{"evaluate.substitution": True})
     _, (record,) = play(ready(experiment))
     assert record.extra["substitution_error"] < 1e-25
@@ -557,29 +583,33 @@ def test_hindsight_of_a_full_turnout_is_no_error(weighting: to.Weighting, scale_
 
 
 @pytest.mark.parametrize("scale_at", ["client", "server"])
-@pytest.mark.parametrize("weighting", [to.ByShare(), to.ByWork(), to.FedNova()], ids=str)
-def test_stale_uses_the_last_update_as_it_was_scaled_then(weighting: to.Weighting, scale_at: str) -> None:
+@pytest.mark.parametrize("weighting", [to.weighting.ByShare(), to.weighting.ByWork(), to.weighting.FedNova()], ids=str)
+def test_stale_uses_the_last_update_as_it_was_scaled_then(weighting: to.weighting.Weighting, scale_at: str) -> None:
     """Round 0: client 1 does half, all are there. Round 1: client 1 is away; its old update has its share."""
     experiment = days(
-        (1.0, 0.5, 1.0, 1.0), (1.0, 0.0, 1.0, 1.0), substitution=to.Stale(), weighting=weighting, scale_at=scale_at
+        (1.0, 0.5, 1.0, 1.0),
+        (1.0, 0.0, 1.0, 1.0),
+        substitution=to.substitution.Stale(),
+        weighting=weighting,
+        scale_at=scale_at,
     )
     old = local_updates(ready(experiment))[1]
     change, D, columns = second_round(experiment)
     p = torch.tensor([n / sum(COUNTS) for n in COUNTS], dtype=torch.float64)
     steps = [8, 6, 4, 16]  # client 1 made 6 of 12
-    if isinstance(weighting, to.FedNova):
+    if isinstance(weighting, to.weighting.FedNova):
         here = [0, 2, 3]
         tau = sum(float(p[k]) * steps[k] for k in here) / float(p[here].sum())
         expected = sum(tau * p[k] * D[k] / steps[k] for k in here) + tau * p[1] * old / steps[1]
     else:
-        expected = sum(p[k] * D[k] for k in (0, 2, 3)) + p[1] * old * (2 if weighting == to.ByWork() else 1)
+        expected = sum(p[k] * D[k] for k in (0, 2, 3)) + p[1] * old * (2 if weighting == to.weighting.ByWork() else 1)
     torch.testing.assert_close(change, expected)
     assert columns["friend"].tolist() == [-1, 1, -1, -1]
 
 
 def test_stale_weights_are_the_authors_average_of_models() -> None:
     """w_{t+1} = Σ p_k w_k, the last local weights for those away (SPEC §1.3 item 10); one never seen is spread."""
-    experiment = days((1.0, 1.0, 0.0, 1.0), (1.0, 0.0, 0.0, 1.0), substitution=to.Stale(form="weights"))
+    experiment = days((1.0, 1.0, 0.0, 1.0), (1.0, 0.0, 0.0, 1.0), substitution=to.substitution.Stale(form="weights"))
     prepared = ready(experiment)
     first = prepared.server.shared_P
     old = first + local_updates(prepared)[1]
@@ -594,15 +624,15 @@ def test_stale_weights_are_the_authors_average_of_models() -> None:
 
 
 def test_stale_forgets_and_grows() -> None:
-    part = to.Stale()
+    part = to.substitution.Stale()
     state = part.begin(10, 2)
     for t in range(6):
-        here = replace(arrived(t, torch.tensor([True]), torch.full((1, 2), float(t))), client_R=torch.tensor([t]))
+        here = replace(updates_of(t, torch.tensor([True]), torch.full((1, 2), float(t))), client_R=torch.tensor([t]))
         state = part.observe(state, here)
     turnout = turnout_of(torch.tensor([0.0] * 6 + [4.0], dtype=torch.float64))
     share_C, counts_C = torch.full((7,), 1 / 7, dtype=torch.float64), turnout.present_C
 
-    def given(state: dict) -> Lent:
+    def given(state: dict) -> Substitutes:
         return part.lend(state, share_C, counts_C, replace(here, turnout=turnout))
 
     torch.testing.assert_close(given(state).rows_sum(torch.ones(7)), torch.full((2,), 15 / 7))
@@ -618,12 +648,14 @@ def test_a_store_that_does_not_fit_is_refused_before_the_first_round() -> None:
     data = to.data.Synthetic(clients=1_000_000)
     experiment = to.Experiment(
         to.World(data), to.models.MLP(100),
-        to.Algorithm(substitution=to.Stale(), selection=to.selection.Count(1000)), rounds=500,
+        to.Algorithm(substitution=to.substitution.Stale(), selection=to.selection.Count(1000)), rounds=500,
     )  # fmt: skip
-    with pytest.raises(Mistake, match="stand-ins"):
+    with pytest.raises(UserError, match="stand-ins"):
         check_fits(ready(experiment).memory(), free=8 << 30)
-    friendly = experiment.but(**{"algorithm.substitution": to.Friends()})
-    assert ready(friendly).memory()["stand-ins"] == 600_000_000
+    friendly = experiment.but(**{"algorithm.substitution": to.substitution.Friends()})
+    assert ready(friendly).memory()["stand-ins"] == 600_000_000  # 10,000² means and counts of 4 and 2 bytes
+    weighted = friendly.but(**{"algorithm.substitution.weight_by_work": True})
+    assert ready(weighted).memory()["stand-ins"] == 1_000_000_000  # and weights of 4
 
 
 # -- the tables
@@ -631,10 +663,10 @@ def test_a_store_that_does_not_fit_is_refused_before_the_first_round() -> None:
 
 def test_similarity_is_symmetric_in_range_and_the_mean_of_history() -> None:
     """SPEC §8 item 17, in float32 as in a run."""
-    part, clients = to.Friends(), 7
+    part, clients = to.substitution.Friends(), 7
     state, scores = part.begin(clients, 6), {}
     for t, (present_C, update_CP, _) in enumerate(random_rounds(5, clients, 40)):
-        here = arrived(t, present_C, update_CP.float())
+        here = updates_of(t, present_C, update_CP.float())
         state = part.observe(state, here)
         S = present_C.nonzero().squeeze(1).tolist()
         for i in S:
@@ -652,10 +684,10 @@ def test_similarity_is_symmetric_in_range_and_the_mean_of_history() -> None:
 
 def test_many_replies_compared_by_several_threads_are_the_plain_formula() -> None:
     """Two rounds of 700: three blocks at once, whose pairs are nobody else's."""
-    part, g = to.Friends(), torch.Generator().manual_seed(5)
+    part, g = to.substitution.Friends(), torch.Generator().manual_seed(5)
     state, rounds = part.begin(700, 32), [torch.randn(700, 32, generator=g) for _ in range(2)]
     for t, update_CP in enumerate(rounds):
-        state = part.observe(state, arrived(t, torch.ones(700, dtype=torch.bool), update_CP))
+        state = part.observe(state, updates_of(t, torch.ones(700, dtype=torch.bool), update_CP))
     assert state["compared"] == 700 * 699 // 2
     unit = [torch.nn.functional.normalize(update_CP) for update_CP in rounds]
     expected = sum((x @ x.T + 1) / 2 for x in unit) / 2
@@ -670,18 +702,22 @@ def test_ties_go_to_the_lowest_client_and_near_ties_to_the_most_work() -> None:
     everyone, share_C = torch.ones(4, dtype=torch.bool), torch.full((4,), 0.25, dtype=torch.float64)
     here = torch.tensor([False, True, True, True])
     work = torch.tensor([0.0, 1.0, 4.0, 2.0])
-    for part, friend in ((to.Friends(), 1), (to.Friends(near_tie=1e-6), 3), (to.Friends(near_tie=0.1), 2)):
-        state = part.observe(part.begin(4, 2), arrived(0, everyone, update_CP))
-        assert part.lend(state, share_C, here, arrived(1, here, update_CP, work)).friend_C[0] == friend
+    for part, friend in (
+        (to.substitution.Friends(), 1),
+        (to.substitution.Friends(near_tie=1e-6), 3),
+        (to.substitution.Friends(near_tie=0.1), 2),
+    ):
+        state = part.observe(part.begin(4, 2), updates_of(0, everyone, update_CP))
+        assert part.lend(state, share_C, here, updates_of(1, here, update_CP, work)).friend_C[0] == friend
 
 
 def test_the_least_recently_seen_make_room() -> None:
-    part, clients = to.Friends(remember=4), 8
+    part, clients = to.substitution.Friends(remember=4), 8
     state = part.begin(clients, 6)
     rounds = random_rounds(0, clients, 3)
     for t, who in enumerate(([0, 1, 2], [1, 2, 3], [4, 5, 1])):
         present_C = torch.zeros(clients, dtype=torch.bool).index_fill(0, torch.tensor(who), True)
-        state = part.observe(state, arrived(t, present_C, rounds[t][1]))
+        state = part.observe(state, updates_of(t, present_C, rounds[t][1]))
     client_K, similarity_KK = friends.similarity(state)
     kept = client_K.tolist()
     assert {1, 4, 5} <= set(kept) <= {1, 2, 3, 4, 5}
@@ -690,7 +726,7 @@ def test_the_least_recently_seen_make_room() -> None:
     row = similarity_KK[kept.index(other)]
     assert torch.isnan(row[[kept.index(4), kept.index(5)]]).all(), "they took the place of others, not their history"
     assert not torch.isnan(row[kept.index(1)])
-    crowd = part.observe(state, arrived(4, torch.ones(clients, dtype=torch.bool), rounds[0][1]))
+    crowd = part.observe(state, updates_of(4, torch.ones(clients, dtype=torch.bool), rounds[0][1]))
     assert len(friends.similarity(crowd)[0]) == 4, "more replied than are remembered"
 
 
@@ -699,13 +735,16 @@ def test_pruning_leaves_only_pairs_of_a_kind_to_compare() -> None:
     g = torch.Generator().manual_seed(0)
     clients, width = 40, 50
     kind_CP = torch.eye(20, width).repeat(2, 1)  # client i and i + 20 are alike
-    pruned, plain = to.Friends(candidates=to.Candidates(theta_scale=0.05)), to.Friends()
+    pruned, plain = (
+        to.substitution.Friends(candidates=to.substitution.Candidates(theta_scale=0.05)),
+        to.substitution.Friends(),
+    )
     states = {part: part.begin(clients, width) for part in (pruned, plain)}
     everyone, compared = torch.ones(clients, dtype=torch.bool), []
     for t in range(12):
         update_CP = kind_CP + 0.01 * torch.randn(clients, width, generator=g)
         for part in states:
-            states[part] = part.observe(states[part], arrived(t, everyone, update_CP))
+            states[part] = part.observe(states[part], updates_of(t, everyone, update_CP))
         compared.append(states[pruned]["compared"])
     assert compared[0] == clients * (clients - 1) / 2
     assert compared[-1] == clients / 2
@@ -755,11 +794,11 @@ def test_many_replies_are_compared_by_their_projection() -> None:
     present_C = torch.arange(40) >= 4
     everyone = torch.ones(40, dtype=torch.bool)
     share_C = torch.full((40,), 1 / 40, dtype=torch.float64)
-    exact, projected = to.Friends(), to.Friends(project_above=1e5, project_to=500)
+    exact, projected = to.substitution.Friends(), to.substitution.Friends(project_above=1e5, project_to=500)
     similarities = {}
     for part in (exact, projected):
-        state = part.observe(part.begin(40, 3000), arrived(0, everyone, update_CP))
-        lent = part.lend(state, share_C, present_C, arrived(1, present_C, update_CP))
+        state = part.observe(part.begin(40, 3000), updates_of(0, everyone, update_CP))
+        lent = part.lend(state, share_C, present_C, updates_of(1, present_C, update_CP))
         assert (kind[lent.friend_C[:4]] == kind[:4]).all()
         similarities[part] = friends.similarity(state)[1]
     off = ~torch.eye(40, dtype=torch.bool)
@@ -772,7 +811,11 @@ def test_many_replies_are_compared_by_their_projection() -> None:
 
 @pytest.mark.parametrize(
     "part",
-    [to.Friends(candidates=to.Candidates(theta_scale=0.05, min_common=1)), to.Stale(), to.Stale("weights")],
+    [
+        to.substitution.Friends(candidates=to.substitution.Candidates(theta_scale=0.05, min_common=1)),
+        to.substitution.Stale(),
+        to.substitution.Stale("weights"),
+    ],
     ids=["friends", "update", "weights"],
 )
 def test_resumed_is_uninterrupted(part: object, tmp_path: Path) -> None:
@@ -791,7 +834,7 @@ def test_resumed_is_uninterrupted(part: object, tmp_path: Path) -> None:
 def test_growing_batches() -> None:
     """Paper 003, §5: B_t = B_0 t; E epochs of fewer and larger steps, down to one full batch."""
     local = to.Local(to.SGD(lr=0.1), epochs=1, batch_size=2, growing_batch=True)
-    experiment = world([8, 12], local=local, weighting=to.ByShare())
+    experiment = world([8, 12], local=local, weighting=to.weighting.ByShare())
     for t, steps in enumerate([(4, 6), (2, 3), (2, 2), (1, 2), (1, 2), (1, 1), (1, 1)]):
         prepared = ready(experiment)
         _, steps_C = prepared.runtime.turn_out(torch.arange(2), t)
@@ -815,38 +858,42 @@ def test_growing_batches() -> None:
 
 def test_friends_in_a_file(tmp_path: Path) -> None:
     experiment = to.Experiment().but(
-        **{"algorithm.substitution": to.Friends(candidates=to.Candidates(theta_scale=0.1), project_above=math.inf)}
+        **{
+            "algorithm.substitution": to.substitution.Friends(
+                candidates=to.substitution.Candidates(theta_scale=0.1), project_above=math.inf
+            )
+        }
     )
     (tmp_path / "e.toml").write_text(to_toml(experiment))
     assert load(tmp_path / "e.toml") == experiment
     short = from_table({"algorithm": {"substitution": {"kind": "stale", "form": "weights"}}})
-    assert short.algorithm.substitution == to.Stale(form="weights")
-    assert from_table({"algorithm": {"substitution": "friends"}}).algorithm.substitution == to.Friends()
+    assert short.algorithm.substitution == to.substitution.Stale(form="weights")
+    assert from_table({"algorithm": {"substitution": "friends"}}).algorithm.substitution == to.substitution.Friends()
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: to.Friends("cosin"), "cosine"),
-        (lambda: to.Friends("distance", candidates=to.Candidates()), r"\[0, 1\]"),
-        (lambda: to.Friends(remember=1), "remember 2"),
-        (lambda: to.Friends(near_tie=-1.0), "near_tie"),
-        (lambda: to.Candidates(theta_scale=0.0), "theta_scale"),
-        (lambda: to.Candidates(min_common=0), "at least 1"),
-        (lambda: to.Stale("old"), "'update' or 'weights'"),
+        (lambda: to.substitution.Friends("cosin"), "cosine"),
+        (lambda: to.substitution.Friends("distance", candidates=to.substitution.Candidates()), r"\[0, 1\]"),
+        (lambda: to.substitution.Friends(remember=1), "remember 2"),
+        (lambda: to.substitution.Friends(near_tie=-1.0), "near_tie"),
+        (lambda: to.substitution.Candidates(theta_scale=0.0), "theta_scale"),
+        (lambda: to.substitution.Candidates(min_common=0), "at least 1"),
+        (lambda: to.substitution.Stale("old"), "'update' or 'weights'"),
     ],
 )
 def test_mistakes_are_sentences(make, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         make()
 
 
 @dataclasses.dataclass(frozen=True)
-class KeepsTheMemory(to.Stale):
+class KeepsTheMemory(to.substitution.Stale):
     """Broken: keeps a view of what the next round writes over."""
 
-    def observe(self, state, arrived):
-        return state | {"client": arrived.client_R, "rows": arrived.update_RP}
+    def observe(self, state, updates):
+        return state | {"client": updates.client_R, "rows": updates.update_RP}
 
 
 def test_a_broken_substitution_is_caught() -> None:

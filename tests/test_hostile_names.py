@@ -68,7 +68,7 @@ def test_a_damaged_picture_is_named(content: bytes, tmp_path: Path) -> None:
         for i in range(3):
             Image.new("L", (4, 4), i).save(tmp_path / "pictures" / name / f"{i}.png")
     (tmp_path / "pictures" / "cat" / "1.png").write_bytes(content)
-    with pytest.raises(to.Mistake, match=r"1\.png cannot be read as a picture"):
+    with pytest.raises(to.UserError, match=r"1\.png cannot be read as a picture"):
         to.data.ImageFolder(tmp_path / "pictures", clients=2).load(0)
 
 
@@ -80,7 +80,7 @@ def test_a_damaged_file_of_arrays_is_named(tmp_path: Path) -> None:
     for _ in range(60):
         at, value = int(draw.integers(len(whole))), int(draw.integers(1, 256))
         (tmp_path / "1.npz").write_bytes(whole[:at] + bytes([whole[at] ^ value]) + whole[at + 1 :])
-        with suppress(to.Mistake):  # and nothing else
+        with suppress(to.UserError):  # and nothing else
             to.data.ClientFiles(tmp_path, pattern="*.npz", classes=2).load(0).train(torch.tensor([1]), 0)
 
 

@@ -1,6 +1,6 @@
 """Each layer of the hand-written pass against ordinary autograd, client by client, on every implementation there is.
 
-The plain layers always; on a machine with a GPU and Triton also the kernels of engine/gpu/layers.py, and where Triton
+The plain layers always; on a machine with a GPU and Triton also the kernels of kernels/layers.py, and where Triton
 interprets its kernels (TRITON_INTERPRET=1) on a CPU as well.
 """
 
@@ -18,11 +18,11 @@ from torch._subclasses import FakeTensorMode
 
 import turnout as to
 from turnout.engine.dropout import keep_mask
-from turnout.engine.gpu import dense, few_channels, pixels
-from turnout.engine.gpu.layers import SWAPPED, for_gpu, supports
-from turnout.engine.gpu.optimizer_steps import Pull, momentum_step, pulled_descent
 from turnout.engine.gradient_sinks import GradientSink, SpringSink, SquaredGradientSink
-from turnout.engine.layers import Convolution, Dense, Drop, Layer, MaxPool
+from turnout.engine.kernels import dense, few_channels, pixels
+from turnout.engine.kernels.layers import SWAPPED, for_gpu, supports
+from turnout.engine.kernels.optimizer_steps import Pull, momentum_step, pulled_descent
+from turnout.engine.layers import Convolution, DenseLayer, Drop, Layer, MaxPool
 from turnout.layout import Slot
 from turnout.machine import triton_tools
 from turnout.parts.compression.codec import ternary_kernel
@@ -32,7 +32,7 @@ from turnout.parts.substitution import projection_kernel
 from turnout.parts.substitution.random_projection import folded_at_once, signs
 from turnout.parts.terms import elastic_kernel
 from turnout.parts.terms.base import At
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def test_a_dense_layer_is_autograds(place, keep, scale, first, shape):
     d = drawn(c, B, o, seed=3)
     assert dense.pays(x, W) == (i > 5)
     weights, grads = {"w": W, "b": b}, {"w": d.transpose(1, 2) @ x, "b": d.sum(1)}
-    y, dx, targets = both_ways(place, Dense("w", "b"), x, d, weights, keep, scale, first)
+    y, dx, targets = both_ways(place, DenseLayer("w", "b"), x, d, weights, keep, scale, first)
     close(y, x @ W.transpose(1, 2) + b.unsqueeze(1), rtol=1e-4, atol=1e-3)
     close(targets, expected(weights, grads, keep, scale))
     if not first:
@@ -157,7 +157,7 @@ def test_a_step_with_springs_is_one_with_the_gradient(place, shape, drift):
     kept, shift = ({"w": value.to(place.device)} for value in (1 - lr * k, lr * f))
     own = drift * drawn(c, o, i, seed=6)
     owns = {"w": lr * own.to(place.device)} if drift else {}
-    layer, sink = place.layer(Dense("w", "b")), SpringSink(views, 1.0, -1.0, lr, kept, shift, owns)
+    layer, sink = place.layer(DenseLayer("w", "b")), SpringSink(views, 1.0, -1.0, lr, kept, shift, owns)
     saved = layer.forward(x.to(place.device), views)[1]
     dx = layer.backward(lr * d.to(place.device), saved, views, sink, first=False)
     close(dx.cpu(), lr * d @ W)
@@ -202,7 +202,12 @@ def test_a_pool_passes_the_gradient_to_the_first_of_the_largest(place, kernel, s
 
 def test_the_kernels_are_for_float32_on_a_gpu():
     assert not supports(torch.zeros(1))
-    layers = [Convolution("w", None, (3, 3), (1, 1)), Dense("v", "b"), Drop("k", 0.5, False), MaxPool((2, 2), (2, 2))]
+    layers = [
+        Convolution("w", None, (3, 3), (1, 1)),
+        DenseLayer("v", "b"),
+        Drop("k", 0.5, False),
+        MaxPool((2, 2), (2, 2)),
+    ]
     for plain, swapped in zip(layers, for_gpu(layers), strict=True):
         assert type(swapped) is SWAPPED[type(plain)]
         assert vars(swapped) == vars(plain)
@@ -255,7 +260,7 @@ def test_squares_of_each_sample_s_gradient(place, padding):
 @everywhere
 def test_squares_of_a_large_dense_layer(place):
     x, W, d = drawn(2, 4, 300), drawn(2, 260, 300, seed=1), drawn(2, 4, 260, seed=2)
-    found = squares(place, Dense("W", None), x, d, {"W": W})
+    found = squares(place, DenseLayer("W", None), x, d, {"W": W})
     close(found["W"], torch.einsum("cso,csi->coi", d**2, x**2))
 
 
@@ -273,7 +278,7 @@ def squares(place: Place, layer: Layer, x: Tensor, d: Tensor, weights: dict) -> 
 def test_terms_as_one_pull_are_their_corrections_one_after_another():
     """k x - f - d is what springs and a drift add; on a GPU the whole step is a kernel."""
     x, grad, start = drawn(3, 40), drawn(3, 40, seed=1), drawn(1, 30, seed=2)
-    terms = [to.Proximal(0.7), to.Elastic(0.3), to.Scaffold()]
+    terms = [to.terms.Proximal(0.7), to.terms.Elastic(0.3), to.terms.Scaffold()]
     down = {"elastic": {"U": drawn(30, seed=3), "V": drawn(30, seed=4), "Z": torch.ones(1)}}
     down |= {"scaffold": {"c": drawn(30, seed=5)}}
     mine = {"scaffold": {"c": drawn(3, 30, seed=6)}}
@@ -283,13 +288,16 @@ def test_terms_as_one_pull_are_their_corrections_one_after_another():
     at = At(x[:, :30], start, 0.1, 0, torch.ones(3), torch.ones(3), *[None] * 3)
     corrected = grad.clone()
     for term in terms:
-        corrected[:, :30] = term.correct(
+        corrected[:, :30] = term.transform_grad(
             corrected[:, :30].clone(), at, down.get(term.name, {}), mine.get(term.name, {})
         )
     whole = grad.clone()
     whole[:, :30] += pull.stiff_P * x[:, :30] - pull.pull_P - pull.own_cP
     close(whole, corrected)
-    assert Pull.of([to.Scaffold(), to.FedGATE()], start, down, mine | {"fedgate": {"delta": drawn(3, 30)}}) is None
+    assert (
+        Pull.of([to.terms.Scaffold(), to.terms.FedGATE()], start, down, mine | {"fedgate": {"delta": drawn(3, 30)}})
+        is None
+    )
     if "kernels" in PLACES:
         there = x.cuda()
         on_gpu = Pull(pull.stiff_P.cuda(), pull.pull_P.cuda(), pull.own_cP.cuda())
@@ -341,7 +349,7 @@ def test_what_an_elastic_term_sends(place):
     if place.swapped:
         v, z = elastic_kernel.products(u.to(place.device), w.to(place.device))
     else:
-        sent = to.Elastic()._message(u.to(place.device), w.to(place.device))
+        sent = to.terms.Elastic()._message(u.to(place.device), w.to(place.device))
         v, z = sent["v"], sent["z"]
     assert torch.equal(v.cpu(), u * w)
     close(z.cpu(), (u * w * w).sum(1, keepdim=True))
@@ -362,9 +370,9 @@ def test_a_step_with_momentum(place):
 
 
 SPRINGS = {
-    "head at home": {"terms": [to.Elastic(0.5)], "personal": to.personal.Named("output.*")},
-    "two": {"terms": [to.Elastic(0.5), to.Proximal(0.3)]},
-    "drift": {"terms": [to.Elastic(0.5), to.Scaffold()]},
+    "head at home": {"terms": [to.terms.Elastic(0.5)], "personal": to.personal.Named("output.*")},
+    "two": {"terms": [to.terms.Elastic(0.5), to.terms.Proximal(0.3)]},
+    "drift": {"terms": [to.terms.Elastic(0.5), to.terms.Scaffold()]},
 }
 
 
@@ -375,7 +383,7 @@ def test_rounds_with_springs_are_those_of_the_loop(device, settings):
     server, wanted = (after_rounds(settings, d, engine) for d, engine in ((device, "by-hand"), ("cpu", "loop")))
     close(server.shared_P.cpu(), wanted.shared_P, rtol=1e-3, atol=1e-4)
     for name in ("U", "V", "Z"):
-        close(server.down["elastic"][name].cpu(), wanted.down["elastic"][name], rtol=1e-2, atol=1e-3)
+        close(server.term_states["elastic"][name].cpu(), wanted.term_states["elastic"][name], rtol=1e-2, atol=1e-3)
 
 
 def after_rounds(settings: dict, device: str, engine: str):
@@ -383,7 +391,7 @@ def after_rounds(settings: dict, device: str, engine: str):
     x, y = drawn(24, 1, 15, 20), torch.arange(24) % 4
     data = to.data.Own(x, y, torch.arange(24) // 12, test=(x[:4], y[:4]), test_share=0.0)
     algorithm = to.Algorithm(to.Local(to.SGD(0.05), steps=3, batch_size=5), **settings)
-    runtime, world = to.InProcess(device=device, engine=engine), to.World(data, to.participation.Always())
+    runtime, world = to.runtime.InProcess(device=device, engine=engine), to.World(data, to.participation.Always())
     track = prepare(to.Experiment(world, to.models.MLP(230), algorithm, rounds=3, runtime=runtime))
     state = track.begin()
     for t in range(3):

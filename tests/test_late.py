@@ -26,7 +26,7 @@ EQUAL = to.devices.Alike(samples_per_second=16.0, down_mbps=36 * MBIT, up_mbps=1
 
 def equal_clients(count: int, closing: object, *fractions: float, **algorithm: object) -> to.Experiment:
     """Clients with the same samples and the same devices: every reply takes 9 s."""
-    parts = {"local": LOCAL, "weighting": to.FedAvg(), "closing": closing} | algorithm
+    parts = {"local": LOCAL, "weighting": to.weighting.FedAvg(), "closing": closing} | algorithm
     return world([8] * count, *fractions, **parts).but(**{"world.devices": EQUAL})
 
 
@@ -46,7 +46,7 @@ def column(record, name: str) -> list[float]:
 
 
 def test_exactly_count_of_equal_replies_close_a_round():
-    prepared = ready(equal_clients(12, to.FirstReplies(count=3)))
+    prepared = ready(equal_clients(12, to.closing.FirstReplies(count=3)))
     begin = prepared.begin().shared_P
     state, (record,) = play(prepared)
     assert record.counted == 3
@@ -58,7 +58,7 @@ def test_exactly_count_of_equal_replies_close_a_round():
 
 
 def test_who_loses_a_tie_is_late_and_arrives_in_the_next_round():
-    _, (first, second) = play(ready(equal_clients(4, to.FirstReplies(count=3, late="use"))), 2)
+    _, (first, second) = play(ready(equal_clients(4, to.closing.FirstReplies(count=3, late="use"))), 2)
     assert replied(first) == [0, 1, 2]
     # Round 1 asks clients 0, 1 and 2 again, and closes with the third of them; client 3's reply is there at once.
     assert replied(second) == [0, 1, 2, 3]
@@ -67,7 +67,7 @@ def test_who_loses_a_tie_is_late_and_arrives_in_the_next_round():
 
 
 def test_a_buffer_of_one_steps_once_for_every_equal_reply():
-    prepared = ready(equal_clients(12, to.Buffered(size=1, concurrency=12)))
+    prepared = ready(equal_clients(12, to.closing.Buffered(size=1, concurrency=12)))
     at = [prepared.begin().shared_P]
     state, records = play(prepared, 13)
     assert [replied(record) for record in records] == [[k] for k in range(12)] + [[0]]
@@ -91,7 +91,7 @@ def test_equal_arrivals_are_taken_by_client_whether_they_began_before_or_now():
 def test_a_reply_at_the_deadline_is_in_time():
     closes, in_time_C = close(torch.tensor([9.0, 9.0, 10.0]), limit=9.0, enough=3)
     assert (closes, in_time_C.tolist()) == (9.0, [True, True, False])
-    _, (record,) = play(ready(equal_clients(2, to.Deadline(seconds=9.0, partial=False))))
+    _, (record,) = play(ready(equal_clients(2, to.closing.Deadline(seconds=9.0, partial=False))))
     assert record.counted == 2
 
 
@@ -108,13 +108,13 @@ def test_a_round_without_enough_replies_is_closed_at_its_limit_or_with_the_last_
     ):
         found, in_time_C = close(arrivals, limit, enough)
         assert (found, in_time_C.tolist()) == (closes, in_time)
-    assert to.FirstReplies(count=5).enough(3) == 3
+    assert to.closing.FirstReplies(count=5).enough(3) == 3
 
 
 def test_a_reply_in_flight_that_arrives_when_the_round_is_closed_is_in_time(tmp_path):
     """Client 1 needs 30 s and rounds take 15 s, because client 2 is absent: it arrives at the end of round 1."""
     devices = device_file(tmp_path / "devices.csv", [16.0, 32 / 23, 16.0])
-    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    closing = to.closing.Deadline(seconds=15.0, partial=False, late="use")
     _, records = play(ready(equal_clients(3, closing, 1.0, 1.0, 0.0).but(**{"world.devices": devices})), 2)
     assert [record.extra["simulated_time"] for record in records] == [15.0, 30.0]
     assert [replied(record) for record in records] == [[0], [0, 1]]
@@ -123,23 +123,29 @@ def test_a_reply_in_flight_that_arrives_when_the_round_is_closed_is_in_time(tmp_
 def test_an_asynchronous_step_may_end_with_a_reply_that_began_before_it(tmp_path):
     """9, 16 and 30 s: step 0 ends with 0 and 1, at 16 s. Then 0 arrives 9 s later, 2 after 14 s, 1 after 16 s."""
     devices = device_file(tmp_path / "devices.csv", [16.0, 32 / 9, 32 / 23])
-    prepared = ready(equal_clients(3, to.Buffered(size=2)).but(**{"world.devices": devices}))
+    prepared = ready(equal_clients(3, to.closing.Buffered(size=2)).but(**{"world.devices": devices}))
     state, records = play(prepared, 2)
     assert [replied(record) for record in records] == [[0, 1], [0, 2]]
     assert [record.extra["simulated_time"] for record in records] == pytest.approx([16.0, 30.0])
-    assert state.clock.under_way.client_L.tolist() == [1]
+    assert state.time.in_flight.client_L.tolist() == [1]
 
 
 def test_a_round_that_ends_with_its_last_reply_takes_what_was_really_sent():
     """Sparse messages are shorter than the longest there can be, which the devices planned with."""
-    ternary, wide = {"compression": to.SparseTernary(keep=0.1)}, {"world.data": blobs([8, 8, 8], features=40)}
-    prepared = ready(equal_clients(3, to.WaitForAll(), **ternary).but(**wide))
+    ternary, wide = (
+        {"compression": to.compression.SparseTernary(keep=0.1)},
+        {"world.data": blobs([8, 8, 8], features=40)},
+    )
+    prepared = ready(equal_clients(3, to.closing.WaitForAll(), **ternary).but(**wide))
     _, (record,) = play(prepared)
     arrival_C = sum(record.clients[f"{part}_time"] for part in ("download", "train", "upload"))
     assert float(record.clients["bytes_up"].max()) < prepared.runtime.timing.planned_bytes(0)
+    assert record.clients["upload_time"].tolist() == pytest.approx((0.5 + record.clients["bytes_up"] / 18).tolist())
     assert record.extra["simulated_seconds"] == pytest.approx(float(arrival_C.max()))
     # with an absent client it is the deadline that ends the round
-    _, (record,) = play(ready(equal_clients(3, to.Deadline(seconds=50.0), 1.0, 1.0, 0.0, **ternary).but(**wide)))
+    _, (record,) = play(
+        ready(equal_clients(3, to.closing.Deadline(seconds=50.0), 1.0, 1.0, 0.0, **ternary).but(**wide))
+    )
     assert record.counted == 2
     assert record.extra["simulated_seconds"] == 50.0
 
@@ -160,15 +166,15 @@ def test_devices_stopped_in_a_round_have_done_what_fits():
     "algorithm",
     [
         {},
-        {"terms": (to.Scaffold(),)},
-        {"substitution": to.Friends(client_sketch=5)},
+        {"terms": (to.terms.Scaffold(),)},
+        {"substitution": to.substitution.Friends(client_sketch=5)},
         {"local": to.Local(to.Adam(moments="federated"), epochs=4, batch_size=4)},
     ],
     ids=["update", "what terms send", "sketch", "moments"],
 )
 def test_devices_plan_with_all_that_they_send_and_download(algorithm: dict):
     """Without compression that is known: the plan is what was sent, and the download takes what was downloaded."""
-    prepared = ready(equal_clients(2, to.WaitForAll(), **algorithm))
+    prepared = ready(equal_clients(2, to.closing.WaitForAll(), **algorithm))
     _, (record,) = play(prepared)
     assert column(record, "bytes_up") == [prepared.runtime.timing.planned_bytes(0)] * 2
     assert column(record, "download_time") == [round(0.5 + n / 36, 9) for n in column(record, "bytes_down")]
@@ -198,8 +204,15 @@ def test_a_reply_that_is_there_already_frees_its_seat_now_and_not_before():
     assert buffered([(4, -1.0)], [], seats=0, size=1) == ({}, [4], 0.0)
 
 
+def test_a_buffer_of_one_reply_of_one_client_is_the_smallest():
+    assert to.closing.Buffered(size=1, concurrency=1).buffer == 1
+    for size, concurrency in ((0, 1), (1, -1), (2, 1)):
+        with pytest.raises(to.UserError, match="concurrency"):
+            to.closing.Buffered(size=size, concurrency=concurrency)
+
+
 def test_as_many_clients_at_work_as_make_a_step_are_enough():
-    assert to.Buffered(size=3, concurrency=3).buffer == 3
+    assert to.closing.Buffered(size=3, concurrency=3).buffer == 3
 
 
 class Noting(to.selection.Count):
@@ -212,7 +225,7 @@ class Noting(to.selection.Count):
 
 def test_a_selection_that_draws_again_draws_something_else():
     selection = Noting(2)
-    prepared = ready(equal_clients(12, to.Buffered(size=1, concurrency=8), selection=selection))
+    prepared = ready(equal_clients(12, to.closing.Buffered(size=1, concurrency=8), selection=selection))
     selection.__dict__["asked"] = []
     play(prepared)
     asked = prepared.algorithm.selection.__dict__["asked"]
@@ -223,24 +236,24 @@ def test_a_selection_that_draws_again_draws_something_else():
 
 def test_clients_that_left_but_stay_in_the_objective_take_no_seat():
     """Eight of twelve remain, and eight are to be at work: the selection draws until it has found them."""
-    closing, membership = to.Buffered(size=1, concurrency=8), to.Membership(leave="include")
+    closing, membership = to.closing.Buffered(size=1, concurrency=8), to.Membership(leave="include")
     experiment = equal_clients(12, closing, selection=to.selection.Count(3), membership=membership)
     prepared = ready(experiment.but(**{"world.events": tuple(to.Leave(client, 1) for client in range(4))}))
     state, records = play(prepared, 12)
-    assert len(state.clock.under_way.client_L) == 7
+    assert len(state.time.in_flight.client_L) == 7
     assert min(int(client) for record in records[2:] for client in replied(record)) >= 4
 
 
 def test_a_buffer_keeps_its_concurrency_whatever_the_selection_draws():
     """Count(4) draws half of the 8 clients that are to be at work: the selection draws again among those free."""
-    experiment = equal_clients(12, to.Buffered(size=4, concurrency=8), selection=to.selection.Count(4))
+    experiment = equal_clients(12, to.closing.Buffered(size=4, concurrency=8), selection=to.selection.Count(4))
     prepared = ready(experiment)
     state = prepared.begin()
     ages = []
     for t in range(6):
         state, record = prepared.round(state, t)
         assert record.counted == 4
-        assert len(state.clock.under_way.client_L.unique()) == 7  # the eighth has just replied
+        assert len(state.time.in_flight.client_L.unique()) == 7  # the eighth has just replied
         ages.append(column(record, "age"))
     assert ages[:2] == [[0] * 4, [1] * 4]
 
@@ -255,7 +268,7 @@ def device_file(path, speeds: list[float]) -> to.devices.DeviceFile:
 def test_a_seat_that_becomes_free_within_a_step_is_taken_at_once(tmp_path):
     """Of the three that are drawn one needs 9 s and two need 71 s: others begin at 9 s and at 18 s."""
     selection = to.selection.Count(3)
-    experiment = equal_clients(12, to.Buffered(size=3), selection=selection)
+    experiment = equal_clients(12, to.closing.Buffered(size=3), selection=selection)
     drawn = selection.choose(ready(experiment).begin().members, 0, 0).tolist()
     speeds = [0.5 if client in drawn[1:] else 16.0 for client in range(12)]
     prepared = ready(experiment.but(**{"world.devices": device_file(tmp_path / "devices.csv", speeds)}))
@@ -263,15 +276,15 @@ def test_a_seat_that_becomes_free_within_a_step_is_taken_at_once(tmp_path):
     assert record.extra["simulated_seconds"] == 27.0
     assert sorted(column(record, "begin_time")) == [0.0, 9.0, 18.0]
     assert drawn[0] in replied(record)
-    assert sorted(state.clock.under_way.client_L.tolist()) == drawn[1:]
+    assert sorted(state.time.in_flight.client_L.tolist()) == drawn[1:]
 
 
 def test_a_client_at_work_is_not_asked_again():
     """Of four equal clients two make a step; the two in flight are not asked, though the selection draws them."""
-    prepared = ready(equal_clients(4, to.Buffered(size=2)))
+    prepared = ready(equal_clients(4, to.closing.Buffered(size=2)))
     state, _ = play(prepared)
-    assert state.clock.under_way.client_L.tolist() == [2, 3]
-    for closing in (to.Buffered(size=2), to.FirstReplies(count=2, late="use")):
+    assert state.time.in_flight.client_L.tolist() == [2, 3]
+    for closing in (to.closing.Buffered(size=2), to.closing.FirstReplies(count=2, late="use")):
         asked: list[list[int]] = []
         prepared = ready(equal_clients(4, closing))
         ask = prepared.runtime.ask
@@ -284,10 +297,10 @@ def test_a_client_at_work_is_not_asked_again():
 
 def test_seats_are_those_that_replies_in_flight_leave():
     """Three of six at work, steps of one: in step 1 two are in flight, so one client begins, not three."""
-    state, _ = play(ready(equal_clients(6, to.Buffered(size=1, concurrency=3))), 2)
-    under_way = state.clock.under_way
-    assert len(under_way.client_L) == 2
-    assert sorted(under_way.round_L.tolist()) == [0, 1]
+    state, _ = play(ready(equal_clients(6, to.closing.Buffered(size=1, concurrency=3))), 2)
+    in_flight = state.time.in_flight
+    assert len(in_flight.client_L) == 2
+    assert sorted(in_flight.round_L.tolist()) == [0, 1]
 
 
 # -- the cap of a coefficient
@@ -312,7 +325,7 @@ def test_the_cap_is_of_share_and_scale_together(scale_at: str, cap: float):
 @pytest.mark.parametrize("scale_at", ["client", "server"])
 def test_the_cap_of_fednova_is_of_the_coefficient_of_an_update(scale_at: str):
     """p_k τ_eff / a_k on D_k, shares over those who replied: a = 8, 6, 16 steps of 8, 12, 16 samples."""
-    prepared = ready(world(COUNTS, *FRACTIONS, weighting=to.FedNova(), max_weight=0.4, scale_at=scale_at))
+    prepared = ready(world(COUNTS, *FRACTIONS, weighting=to.weighting.FedNova(), max_weight=0.4, scale_at=scale_at))
     p, a = torch.tensor([8.0, 12.0, 16.0]).double() / 36, torch.tensor([8.0, 6.0, 16.0]).double()
     coefficient = (p * (p * a).sum() / a).clamp(max=0.4)
     assert coefficient.tolist().count(0.4) == 1
@@ -324,7 +337,7 @@ def test_the_cap_of_fednova_is_of_the_coefficient_of_an_update(scale_at: str):
 @pytest.mark.parametrize("scale_at", ["client", "server"])
 def test_the_cap_is_of_a_median_too(scale_at: str):
     """Votes are what is left of the weights: min(cap / (E/s), p) on updates that are scaled by E/s."""
-    aggregation = to.CoordinateMedian()
+    aggregation = to.aggregation.CoordinateMedian()
     prepared = ready(world(COUNTS, *FRACTIONS, max_weight=0.3, scale_at=scale_at, aggregation=aggregation))
     scale = torch.tensor([1.0, 2.0, 1.0]).double()
     weight = torch.minimum(torch.tensor([8.0, 12.0, 16.0]).double() / 40, 0.3 / scale)
@@ -337,7 +350,7 @@ def test_the_cap_is_of_a_median_too(scale_at: str):
 def test_the_cap_is_of_a_late_reply_after_its_discount(tmp_path):
     """Client 1 needs 23 s, rounds 15 s: in round 1 it counts min(cap, 1/2 / sqrt(2)), not min(cap, 1/2) / sqrt(2)."""
     devices = device_file(tmp_path / "devices.csv", [16.0, 2.0, 16.0])
-    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    closing = to.closing.Deadline(seconds=15.0, partial=False, late="use")
     experiment = equal_clients(3, closing, 1.0, 1.0, 0.0, max_weight=0.4).but(**{"world.devices": devices})
     _, (_, second) = play(ready(experiment), 2)
     torch.testing.assert_close(second.clients["weight"][:2], torch.tensor([0.4, 0.5 / math.sqrt(2)]).double())
@@ -345,7 +358,9 @@ def test_the_cap_is_of_a_late_reply_after_its_discount(tmp_path):
 
 def test_the_cap_is_of_boost_and_borrowed_shares_too():
     """Client 3 joins in round 1: boost 3 on 16 / 40, and its part of what client 2 lends."""
-    experiment = world(COUNTS, *FRACTIONS, weighting=to.ByShare(), substitution=to.Spread(), max_weight=0.5)
+    experiment = world(
+        COUNTS, *FRACTIONS, weighting=to.weighting.ByShare(), substitution=to.substitution.Spread(), max_weight=0.5
+    )
     experiment = experiment.but(**{"world.events": (to.Join(3, 1),)})
     _, (first, second) = play(ready(experiment), 2)
     torch.testing.assert_close(first.clients["weight"], torch.tensor([0.4, 0.5, 0.0]).double())
@@ -357,41 +372,45 @@ def test_the_cap_is_of_boost_and_borrowed_shares_too():
 # -- late replies
 
 
-@pytest.mark.parametrize("closing", [to.Deadline, to.Percentile])
+@pytest.mark.parametrize("closing", [to.closing.Deadline, to.closing.Percentile])
 def test_late_replies_that_cannot_be_are_refused(closing: type):
     """With partial work all send what they have by the deadline: no late reply would ever be used."""
-    with pytest.raises(to.Mistake, match="set partial = false"):
+    with pytest.raises(to.UserError, match="set partial = false"):
         closing(late="use")
     assert closing(late="use", partial=False).uses_late
     assert not closing().uses_late
+    ageless = closing(late="use", partial=False, power=0.0)
+    assert ageless.discount(torch.tensor([0, 3])).tolist() == [1.0, 1.0]
+    with pytest.raises(to.UserError, match="power"):
+        closing(power=-0.5)
 
 
 def test_a_percentile_knows_of_discarded_replies_only_that_they_are_late(tmp_path):
     """9, 23 and 41 s, then 9, 23 and late, then 9 and two late ones that were discarded."""
-    closing = to.Percentile(percent=50.0, partial=False)
+    closing = to.closing.Percentile(percent=50.0, partial=False)
     speeds = [16.0, 2.0, 32 / 34]
     experiment = equal_clients(3, closing).but(**{"world.devices": device_file(tmp_path / "devices.csv", speeds)})
     state, records = play(ready(experiment), 2)
     assert [record.extra["simulated_seconds"] for record in records] == [41.0, 23.0]
     assert [record.extra["late"] for record in records] == [0, 1]
-    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0, math.inf]
+    assert state.time.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0, math.inf]
     # With slack 0.5 round 1 is closed at 11.5 s: what 1 and 2 would have taken is not known.
     state, records = play(ready(experiment.but(**{"algorithm.closing.slack": 0.5})), 2)
     assert [record.extra["simulated_seconds"] for record in records] == [41.0, 11.5]
-    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, math.inf, math.inf]
+    assert state.time.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, math.inf, math.inf]
 
 
 def test_a_percentile_learns_late_replies_that_are_used_when_they_arrive(tmp_path):
     """Round 0 takes 41 s, round 1 is closed at 23 s, and client 2's reply of round 1 arrives 18 s later, in round 2."""
-    closing = to.Percentile(percent=50.0, partial=False, late="use")
+    closing = to.closing.Percentile(percent=50.0, partial=False, late="use")
     speeds = [16.0, 2.0, 32 / 34]
     experiment = equal_clients(3, closing).but(**{"world.devices": device_file(tmp_path / "devices.csv", speeds)})
     prepared = ready(experiment)
     state, _ = play(prepared, 2)
-    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0]
+    assert state.time.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0]
     state, record = prepared.round(state, 2)
     assert replied(record) == [0, 1, 2]
-    assert state.clock.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0, 9.0, 23.0, 41.0]
+    assert state.time.closing["seen"].tolist() == [9.0, 23.0, 41.0, 9.0, 23.0, 9.0, 23.0, 41.0]
 
 
 def seen(*seconds: float) -> dict[str, Tensor]:
@@ -399,7 +418,7 @@ def seen(*seconds: float) -> dict[str, Tensor]:
 
 
 def test_a_percentile_among_late_replies_is_not_known_so_the_round_waits_for_all():
-    closing = to.Percentile(percent=75.0, partial=False)
+    closing = to.closing.Percentile(percent=75.0, partial=False)
     late = math.inf
     assert closing.limit(closing.begin()) == math.inf
     assert closing.limit(seen(4.0, 1.0, 2.0)) == 3.0  # halfway from 2 to 4
@@ -409,40 +428,40 @@ def test_a_percentile_among_late_replies_is_not_known_so_the_round_waits_for_all
 
 
 def test_a_percentile_has_its_slack_and_its_window():
-    closing = to.Percentile(percent=50.0, window=3, slack=1.5)
+    closing = to.closing.Percentile(percent=50.0, window=3, slack=1.5)
     state = closing.observe(closing.observe(closing.begin(), torch.tensor([1.0, 2.0])), torch.tensor([10.0, 4.0]))
     assert state["seen"].tolist() == [2.0, 10.0, 4.0]  # the last three
     assert closing.limit(state) == 1.5 * 4.0
 
 
 def test_a_percentile_takes_partial_work_for_what_complete_work_would_have_taken():
-    state, (record,) = play(ready(equal_clients(2, to.Percentile(), 1.0, 0.5)))
+    state, (record,) = play(ready(equal_clients(2, to.closing.Percentile(), 1.0, 0.5)))
     assert column(record, "train_time") == [2.0, 1.0]
-    assert state.clock.closing["seen"].tolist() == [9.0, 9.0]
+    assert state.time.closing["seen"].tolist() == [9.0, 9.0]
 
 
 def test_a_late_client_that_leaves_its_charger_never_replies(tmp_path):
     """On for 20 s of the day: client 1 needs 23 s, so nothing of it is in flight, and nothing is trained for it."""
     night = to.devices.ChargingHours(start=0.0, hours=20 / 3600, apart=0.0, begin=0.0)
     devices = replace(device_file(tmp_path / "devices.csv", [16.0, 2.0, 16.0]), charging=night)
-    experiment = equal_clients(3, to.FirstReplies(count=2, late="use")).but(**{"world.devices": devices})
+    experiment = equal_clients(3, to.closing.FirstReplies(count=2, late="use")).but(**{"world.devices": devices})
     state, (record,) = play(ready(experiment))
     assert replied(record) == [0, 2]
     assert column(record, "late") == [0, 1, 0]
-    assert len(state.clock.under_way.client_L) == 0
+    assert len(state.time.in_flight.client_L) == 0
 
 
 def test_a_late_reply_that_is_not_finite_stops_the_run_or_is_dropped(tmp_path):
     devices = device_file(tmp_path / "devices.csv", [16.0, 2.0, 16.0])
-    closing = to.Deadline(seconds=15.0, partial=False, late="use")
+    closing = to.closing.Deadline(seconds=15.0, partial=False, late="use")
     experiment = equal_clients(3, closing)
     hostile = replace(experiment.world, devices=devices, attack=(NotFinite(),), attackers=(1,))
     experiment = replace(experiment, world=hostile)
-    with pytest.raises(to.Mistake, match="client 1 in round 0 is not finite"):
+    with pytest.raises(to.UserError, match="client 1 in round 0 is not finite"):
         play(ready(experiment))
     state, records = play(ready(experiment.but(**{"algorithm.nonfinite": "absent"})), 3)
     assert [replied(record) for record in records] == [[0, 2]] * 3
-    assert len(state.clock.under_way.client_L) == 0
+    assert len(state.time.in_flight.client_L) == 0
     assert bool(torch.isfinite(state.shared_P).all())
     assert records[0].extra["wasted_device_seconds"] == 15.0
 
@@ -459,15 +478,15 @@ class NotFinite(to.attacks.Attack):
 def test_a_client_that_has_left_contributes_nothing_though_its_reply_was_in_flight(tmp_path, leave: str):
     """Client 1 leaves in round 1, its reply would arrive at 23 s, in that round. Included, its share stays unused."""
     devices = device_file(tmp_path / "devices.csv", [16.0, 2.0, 16.0])
-    closing = to.Deadline(seconds=15.0, partial=False, late="use")
-    parts = {"weighting": to.ByShare(), "membership": to.Membership(leave=leave)}
+    closing = to.closing.Deadline(seconds=15.0, partial=False, late="use")
+    parts = {"weighting": to.weighting.ByShare(), "membership": to.Membership(leave=leave)}
     experiment = equal_clients(3, closing, 1.0, 1.0, 1.0, **parts)
     prepared = ready(experiment.but(**{"world.devices": devices, "world.events": (to.Leave(1, 1),)}))
     state, _ = play(prepared)
-    assert state.clock.under_way.client_L.tolist() == [1]
+    assert state.time.in_flight.client_L.tolist() == [1]
     after, record = prepared.round(state, 1)
     assert replied(record) == [0, 2]
-    assert len(after.clock.under_way.client_L) == 0
+    assert len(after.time.in_flight.client_L) == 0
     share = 1 / 2 if leave == "exclude" else 1 / 3
     expected = state.shared_P + share * sum(trained(prepared, client, 1, state.shared_P) for client in (0, 2))
     torch.testing.assert_close(after.shared_P, expected)
@@ -475,14 +494,14 @@ def test_a_client_that_has_left_contributes_nothing_though_its_reply_was_in_flig
 
 def test_replies_in_flight_lose_those_of_clients_that_left_and_keep_their_rounds():
     """Buffers of 1: one reply of round 0 and one of round 1 are in flight, each with its own round."""
-    prepared = ready(equal_clients(3, to.Buffered(size=1, concurrency=3)))
+    prepared = ready(equal_clients(3, to.closing.Buffered(size=1, concurrency=3)))
     state, _ = play(prepared, 2)
-    under_way = state.clock.under_way
-    assert dict(zip(under_way.client_L.tolist(), under_way.round_L.tolist(), strict=True)) == {2: 0, 0: 1}
-    left = under_way.without(torch.tensor([2]))
+    in_flight = state.time.in_flight
+    assert dict(zip(in_flight.client_L.tolist(), in_flight.round_L.tolist(), strict=True)) == {2: 0, 0: 1}
+    left = in_flight.without(torch.tensor([2]))
     assert (left.client_L.tolist(), left.round_L.tolist()) == ([0], [1])
     assert (left.arrival_L.tolist(), left.turnout.client_C.tolist()) == ([18.0], [0])
-    assert under_way.without(torch.tensor([0, 2])).replies is None
-    again = left.plus(under_way.without(torch.tensor([0])))
+    assert in_flight.without(torch.tensor([0, 2])).replies is None
+    again = left.plus(in_flight.without(torch.tensor([0])))
     assert dict(zip(again.client_L.tolist(), again.round_L.tolist(), strict=True)) == {2: 0, 0: 1}
     assert dict(zip(again.client_L.tolist(), again.arrival_L.tolist(), strict=True)) == {2: 9.0, 0: 18.0}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import json
 import multiprocessing
 import os
 import signal
@@ -14,14 +16,14 @@ from pathlib import Path
 import pytest
 
 import turnout as to
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine import lock
 from turnout.machine.lock import Busy, Holder, is_locked, locked
-from turnout.records.same import same
+from turnout.running.records.same import same
 
 PARENT = """
 import multiprocessing, os, signal, time
-from turnout.machine.parent import end_with_parent
+from turnout.machine.threads import end_with_parent
 
 def work(stopped):
     end_with_parent()
@@ -71,6 +73,12 @@ def test_who_holds_a_folder_is_said(tmp_path: Path) -> None:
     assert not is_locked(tmp_path / ".lock")
 
 
+def left_behind(path: Path, holder: Holder) -> None:
+    """The files of a lock without the system's, as a process that was killed leaves them."""
+    path.with_name(path.name + lock.MARKER).write_text(f"{holder.process}\n{holder.host}\n")
+    path.write_text(json.dumps(dataclasses.asdict(holder)))
+
+
 def test_where_the_file_system_has_no_locks_a_file_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(handle: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -82,11 +90,12 @@ def test_where_the_file_system_has_no_locks_a_file_is_one(tmp_path: Path, monkey
         with pytest.raises(Busy, match=f"process {os.getpid()} on .* if that process is gone, delete {only}"):
             locked(path).__enter__()
     assert not only.exists()
-    only.write_bytes(lock._written(Holder(os.getpid(), Holder.this().host, "another start", 0.0, "turnout run")))
+    left_behind(path, Holder(os.getpid(), Holder.this().host, "another start", 0.0, "turnout run"))
     assert not is_locked(path)  # that process is gone, and this one only has its number
     with locked(path):
         pass
-    only.write_bytes(lock._written(Holder(1, "another machine", "", 0.0, "turnout run")))
+    left_behind(path, Holder(1, "another machine", "", 0.0, "turnout run"))
+    assert is_locked(path)
     with pytest.raises(Busy, match="process 1 on another machine"):
         locked(path).__enter__()
 
@@ -106,7 +115,7 @@ def start(folder: Path, gate: object, said: object) -> None:
     try:
         to.run(experiment, folder, quiet=True)
         said.put("ran")  # type: ignore[attr-defined]
-    except Mistake as mistake:
+    except UserError as mistake:
         said.put(str(mistake))  # type: ignore[attr-defined]
     except BaseException as error:
         said.put(f"broke: {error!r}")  # type: ignore[attr-defined]

@@ -12,15 +12,15 @@ import torch
 
 import turnout as to
 from turnout.cli import main
-from turnout.config.read import from_table, load, to_toml
-from turnout.config.write import to_table
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.fleet import Reading, read_fleet
+from turnout.fleet.fleet_participation import FleetLog
+from turnout.running.config.read import from_table, load, to_toml
+from turnout.running.config.write import to_table
+from turnout.running.tracks.prepare import prepare
 from turnout.testing.examples import example_enrolment
-from turnout.tracks.prepare import prepare
 from turnout.world.enrolment import Enrolment
-from turnout.world.fleet import Reading, read_fleet
-from turnout.world.fleet_log import FleetLog
-from turnout.world.turnout_csv import write_turnout
+from turnout.world.log import write_turnout
 
 MODES = ("replay", "blocks", "fitted")
 WORK = {"ann": 0.1, "bob": 0.5, "cyd": 0.9}
@@ -44,9 +44,9 @@ def works(log: FleetLog, clients: int, t: int = 3, seed: int = 4) -> list[float]
 @pytest.mark.parametrize("mode", MODES)
 def test_a_log_of_other_clients_is_refused_in_every_mode(tmp_path: Path, mode: str) -> None:
     log = log_of(tmp_path, ("ann", "bob", "cyd"), mode=mode)
-    with pytest.raises(Mistake, match=r"none of the 3 clients in the log owns data.*'ann'.*'dan'.*owners"):
+    with pytest.raises(UserError, match=r"none of the 3 clients in the log owns data.*'ann'.*'dan'.*owners"):
         log.tied_to_clients(enrolled(3, ("dan", "eve", "flo")), 1)
-    with pytest.raises(Mistake, match="none of the 3 clients"):  # numbers are not names
+    with pytest.raises(UserError, match="none of the 3 clients"):  # numbers are not names
         log_of(tmp_path, ("0", "1", "2"), mode=mode).tied_to_clients(enrolled(3, ("dan", "eve", "flo")), 1)
 
 
@@ -101,7 +101,7 @@ def test_other_numbers_and_names_are_dealt_to_clients_without_names(tmp_path: Pa
         assert "the data's 3 clients have no names" in log.match.sentence()
         assert "at random" in log.match.sentence()
         assert len({tuple(works(log, 3, seed=seed)) for seed in range(9)}) > 1
-    with pytest.raises(Mistake, match="unknown client"):
+    with pytest.raises(UserError, match="unknown client"):
         log_of(tmp_path, names).tied_to_clients(enrolled(3), 1)
 
 
@@ -117,6 +117,10 @@ def test_a_file_says_which_owner_a_client_of_the_log_is(tmp_path: Path) -> None:
         (tmp_path / "numbers.csv").write_text("client,owner\nphone-0,1\nphone-1,0\nphone-2,2\n")
         numbered = replace(numbered, reading=Reading(owners=str(tmp_path / "numbers.csv")))
         assert works(numbered.tied_to_clients(enrolled(3), 1), 3) == [0.2, 0.1, 0.3]
+    later = log_of(tmp_path, ("phone-1", "phone-2", "phone-0"), reading=reading)
+    later = later.tied_to_clients(enrolled(3, ("ann", "bob", "cyd")), 1)
+    assert "'phone-0' (line 4) does not" in later.match.sentence()  # of the log, after three names that its file gives
+    log_of(tmp_path, ("phone-0", "phone-1", "phone-2"))
     fleet = read_fleet(tmp_path / "log.csv", reading)
     assert fleet.names == ("phone-0", "ann", "cyd", "bob")
     assert sorted(fleet.rows()[:4]) == [(0, "ann", 0.2), (0, "bob", 0.3), (0, "cyd", 0.2), (0, "phone-0", 0.1)]
@@ -136,7 +140,7 @@ def test_a_file_says_which_owner_a_client_of_the_log_is(tmp_path: Path) -> None:
 def test_a_file_of_owners_that_cannot_be_right_is_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "owners.csv").write_text(text)
     write_turnout(tmp_path / "log.csv", [(0, "phone", 1.0), (0, "other", 1.0)])
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         read_fleet(tmp_path / "log.csv", Reading(owners=str(tmp_path / "owners.csv")))
 
 
@@ -144,7 +148,9 @@ def with_owners(folder: Path, owners: tuple[str, ...], rounds: int = 2) -> to.Ex
     rows = [f"{i % 5},{i % 3},{owners[i % len(owners)]},{i % 2}" for i in range(60)]
     (folder / "data.csv").write_text("a,b,who,y\n" + "\n".join(rows) + "\n")
     data = to.data.Table(str(folder / "data.csv"), label="y", owner="who")
-    return to.Experiment(to.World(data), to.models.MLP(4), rounds=rounds, runtime=to.InProcess(device="cpu", threads=1))
+    return to.Experiment(
+        to.World(data), to.models.MLP(4), rounds=rounds, runtime=to.runtime.InProcess(device="cpu", threads=1)
+    )
 
 
 def test_a_run_says_how_many_clients_match_and_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,14 +166,14 @@ def test_a_run_says_how_many_clients_match_and_warns(tmp_path: Path, capsys: pyt
     assert any("1 of 3 clients in the log own data" in words for words in run.warnings())
     selected = with_owners(tmp_path, ("ann", "dan")).but(**{"algorithm.selection": to.selection.AsLogged(log.path)})
     assert any("1 of 3 clients in the log own data" in words for words in prepare(selected).warnings)
-    with pytest.raises(Mistake, match="none of the 3 clients"):
+    with pytest.raises(UserError, match="none of the 3 clients"):
         prepare(with_owners(tmp_path, ("dan", "eve")).but(**{"world.participation": log}))
 
 
 def test_a_run_of_scores_warns_too(tmp_path: Path) -> None:
     log = log_of(tmp_path, ("ann", "dan"), mode="blocks")
     data = to.data.Arriving(to.data.Digits(), [("1", "2"), ("2", "3")], per_label=5, public=9, names=("ann", "bob"))
-    track = prepare(to.Experiment(to.World(data, log), to.models.MLP(4), to.Scores(), rounds=1))
+    track = prepare(to.Experiment(to.World(data, log), to.models.MLP(4), to.scores.Scores(), rounds=1))
     assert any("1 of 2 clients in the log own data" in words for words in track.warnings)
 
 

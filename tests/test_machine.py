@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from turnout.errors import Mistake
-from turnout.machine.clock import Stopwatch, stage
+from turnout.errors import UserError
 from turnout.machine.files import replacing, write_whole
+from turnout.machine.profiling import Stopwatch, stage, staged
 from turnout.machine.threads import ordered_map
 from turnout.running import folder as folders
 from turnout.running.folder import contents, held, refuse_full
@@ -73,7 +73,7 @@ def test_a_killed_holder_leaves_nothing_that_blocks(tmp_path: Path, monkeypatch:
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(Mistake, match=f"is running in {tmp_path}, process {holder.pid} on"), held(tmp_path):
+        with pytest.raises(UserError, match=f"is running in {tmp_path}, process {holder.pid} on"), held(tmp_path):
             pass
     finally:
         holder.send_signal(signal.SIGKILL)
@@ -108,9 +108,9 @@ def test_a_folder_with_nothing_but_its_lock_is_empty(tmp_path: Path) -> None:
     assert contents(tmp_path) == []
     refuse_full(tmp_path, resume=False)
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(Mistake, match="is not empty"):
+    with pytest.raises(UserError, match="is not empty"):
         refuse_full(tmp_path, resume=False)
-    with pytest.raises(Mistake, match=r"holds no run to go on with, but notes\.txt"):
+    with pytest.raises(UserError, match=r"notes\.txt"):
         refuse_full(tmp_path, resume=True)
 
 
@@ -154,6 +154,20 @@ def test_a_stage_within_another_stops_the_others_time() -> None:
     assert watch.seconds["rest"] >= 0.02
     assert watch.seconds["inner"] >= 0.06
     assert sum(watch.seconds.values()) <= wall
+
+
+def test_a_function_can_be_a_stage() -> None:
+    @staged("work")
+    def double(number: int) -> int:
+        """Twice the number."""
+        return 2 * number
+
+    watch = Stopwatch()
+    assert double(1) == 2
+    with watch.running("rest"):
+        assert double(number=3) == 6
+    assert sorted(watch.seconds) == ["rest", "work"]
+    assert double.__doc__ == "Twice the number."
 
 
 def test_stages_count_only_in_the_thread_and_the_block_of_a_running_stopwatch() -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.fleet.fleet_participation import FleetLog
 from turnout.world import contention
-from turnout.world.fleet_log import FleetLog
-from turnout.world.recording import Row, Trial, calibrate, competitor, record_log, record_trace
+from turnout.world.recording import Row, TrainingJob, calibrate, competitor, record_log, record_trace
 
 
 def test_a_recorded_log_is_a_fleet_log(tmp_path: Path) -> None:
@@ -40,13 +40,13 @@ def test_a_recorded_log_is_a_fleet_log(tmp_path: Path) -> None:
 
 
 def test_the_deadline_decides() -> None:
-    assert record_trace(2, Trial(epochs=3, samples=2, deadline_seconds=60)) == [
+    assert record_trace(2, TrainingJob(epochs=3, samples=2, deadline_seconds=60)) == [
         (0, "load-0", 1.0),
         (1, "load-0", 1.0),
     ]
-    assert record_trace(1, Trial(epochs=3, samples=10**9, deadline_seconds=0.01)) == [(0, "load-0", 0.0)]
+    assert record_trace(1, TrainingJob(epochs=3, samples=10**9, deadline_seconds=0.01)) == [(0, "load-0", 0.0)]
     begin = time.perf_counter()
-    (row,) = record_trace(1, Trial(epochs=10**6, samples=1, deadline_seconds=0.2), load=0.3)
+    (row,) = record_trace(1, TrainingJob(epochs=10**6, samples=1, deadline_seconds=0.2), load=0.3)
     assert 0 < row[2] < 1
     assert 0.2 < time.perf_counter() - begin < 5
 
@@ -74,6 +74,17 @@ def test_the_competitor_is_gone_after_an_error_too() -> None:
     with pytest.raises(KeyboardInterrupt), competitor(0.9) as running:
         raise KeyboardInterrupt
     assert all(process.returncode is not None for process in running)
+
+
+def test_a_process_is_kept_on_its_core_if_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[tuple[int, set[int]]]()
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *call: calls.append(call), raising=False)
+    contention.pin(-1)
+    assert calls == []
+    contention.pin(3)
+    assert calls == [(0, {3})]
+    monkeypatch.delattr(os, "sched_setaffinity")
+    contention.pin(3)  # a system that cannot
 
 
 def test_no_load_needs_no_competitor() -> None:
@@ -126,6 +137,6 @@ def test_the_training_job_learns() -> None:
     ],
 )
 def test_impossible_settings_are_refused(tmp_path: Path, settings: dict[str, int], says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         record_log(tmp_path / "trace.csv", **settings)  # type: ignore[arg-type]
     assert not (tmp_path / "trace.csv").exists()

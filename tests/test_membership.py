@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import turnout as to
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.membership.departure import Bounds, should_exclude
-from turnout.server.state import Server
+from turnout.server.state import Left, Server
 from turnout.types import Turnout, flatten
 from turnout.world.members import Members
 from worlds import local_updates, play, ready, world
@@ -87,15 +87,15 @@ def test_the_objective_shifts_the_clock_restarts_and_the_boost_decays_on_its_own
 
 
 def test_rule_24_scheme_a_boosts_a_newcomer_only_if_it_is_complete():
-    a = town(to.Join(1, 0), fractions=FRACTIONS, weighting=to.CompleteOnly())
+    a = town(to.Join(1, 0), fractions=FRACTIONS, weighting=to.weighting.CompleteOnly())
     torch.testing.assert_close(moved(a), expected([2 * P[0], 0, 0, 2 * P[3]], a))
-    b = town(to.Join(3, 0), fractions=FRACTIONS, weighting=to.CompleteOnly())
+    b = town(to.Join(3, 0), fractions=FRACTIONS, weighting=to.weighting.CompleteOnly())
     torch.testing.assert_close(moved(b), expected([2 * P[0], 0, 0, 3 * 2 * P[3]], b))
 
 
 def test_rules_6_and_29_a_boost_is_for_ones_own_share_not_for_what_is_borrowed():
     """weight_c = boost_c share_c + borrowed_c, then the scheme's scale."""
-    experiment = town(to.Join(1, 0), fractions=FRACTIONS, substitution=to.Spread())
+    experiment = town(to.Join(1, 0), fractions=FRACTIONS, substitution=to.substitution.Spread())
     present = P[0] + P[1] + P[3]
     lent = [p / present * P[2] for p in P]
     torch.testing.assert_close(
@@ -136,7 +136,7 @@ def test_the_gradient_norm_of_the_old_objective_is_recorded_and_may_be_a_gate():
     assert "not below" in records[1].events[0][2]
     unmeasured = ready(town(to.Join(3, 1), membership=to.Membership(surveyed=0)))
     assert "old_gradient_norm" not in play(unmeasured, 2)[1][1].extra
-    with pytest.raises(Mistake, match="surveyed"):
+    with pytest.raises(UserError, match="surveyed"):
         to.Membership(gate=1.0, surveyed=0)
 
 
@@ -155,7 +155,7 @@ def test_only_those_who_are_there_answer_for_the_old_objective():
     assert without_1 != norm(1.0, 1.0, 1.0, 0.0)
     assert without_1 == norm(1.0, 0.0, 1.0, 0.0, spoilt=1)
     assert norm(0.0, 0.0, 0.0, 1.0) is None
-    with pytest.raises(Mistake, match="client 1 in round 1"):  # its training is refused, its answer was left out
+    with pytest.raises(UserError, match="client 1 in round 1"):  # its training is refused, its answer was left out
         norm(1.0, 1.0, 1.0, 0.0, spoilt=1)
 
 
@@ -165,16 +165,16 @@ def test_only_those_who_are_there_answer_for_the_old_objective():
 @pytest.mark.parametrize(
     ("weighting", "over", "selection"),
     [
-        (to.ByWork(), "normalised", to.selection.Everyone()),
-        (to.CompleteOnly(), "normalised", to.selection.Everyone()),
-        (to.ByShare(), "unbiased", to.selection.Count(2)),
-        (to.CompleteOnly(), "normalised", to.selection.Count(2)),
-        (to.FedNova(), "unbiased", to.selection.Count(3)),
+        (to.weighting.ByWork(), "normalised", to.selection.Everyone()),
+        (to.weighting.CompleteOnly(), "normalised", to.selection.Everyone()),
+        (to.weighting.ByShare(), "unbiased", to.selection.Count(2)),
+        (to.weighting.CompleteOnly(), "normalised", to.selection.Count(2)),
+        (to.weighting.FedNova(), "unbiased", to.selection.Count(3)),
     ],
 )
 def test_include_is_to_be_absent_for_ever_without_being_asked(weighting, over, selection):
     """SPEC §2.5: n_l stays in the denominator, l contributes nothing, no reset of the learning rate."""
-    parts = {"weighting": weighting, "shares": to.Shares(over=over), "selection": selection}
+    parts = {"weighting": weighting, "shares": to.weighting.Shares(over=over), "selection": selection}
     left = town(to.Leave(1, 2), membership=to.Membership(leave="include"), **parts)
     away = town(**parts)
     away = dataclasses.replace(away, world=dataclasses.replace(away.world, participation=Until(1, 2)))
@@ -211,13 +211,13 @@ def test_rule_5_a_friend_in_the_place_of_one_who_left_only_where_asked():
         experiment = town(
             to.Leave(1, 0),
             fractions=FRACTIONS,
-            substitution=to.Spread(),
+            substitution=to.substitution.Spread(),
             membership=to.Membership(leave="include", stand_in=stand_in),
         )
         missing, present = P[2] + (P[1] if stand_in else 0), P[0] + P[3]
         coefficient = [P[0] + P[0] / present * missing, 0, 0, P[3] + P[3] / present * missing]
         torch.testing.assert_close(moved(experiment), expected(coefficient, experiment))
-    with pytest.raises(Mistake, match="lends"):
+    with pytest.raises(UserError, match="lends"):
         to.Algorithm(membership=to.Membership(leave="include", stand_in=True))
 
 
@@ -256,17 +256,24 @@ def test_what_an_excluded_client_kept_is_forgotten_and_an_included_one_keeps_it(
 
 
 @dataclasses.dataclass(frozen=True)
-class Remembers(to.Unused):
+class Remembers(to.substitution.NoSubstitution):
     """A substitution with something to forget."""
 
     def begin(self, clients, width):
         return {"seen": torch.zeros(clients)}
 
-    def observe(self, state, arrived):
-        return {"seen": state["seen"].index_fill(0, arrived.client_R, 1.0)}
+    def observe(self, state, applied):
+        return {"seen": state["seen"].index_fill(0, applied.client_R, 1.0)}
 
     def forget(self, state, client_L):
         return {"seen": state["seen"].index_fill(0, client_L, 0.0)}
+
+
+def test_what_is_remembered_of_clients_that_left_is_of_those_asked_for():
+    left = Left(torch.tensor([2, 5, 9]), {"scaffold": {"c": torch.tensor([[2.0], [5.0], [9.0]])}})
+    some = left.among(torch.tensor([9, 2, 7]))
+    assert (some.client_L.tolist(), some.rows["scaffold"]["c"].tolist()) == ([2, 9], [[2.0], [9.0]])
+    assert left.among(torch.arange(10)).client_L.tolist() == [2, 5, 9]
 
 
 def test_rule_5_parts_forget_the_excluded():
@@ -298,7 +305,7 @@ def test_decide_says_what_it_decided_from_which_numbers():
 
 
 def test_decide_with_constants_of_ones_own_and_too_early():
-    given = to.Constants(D=1.0, V=1.0, gamma=1.0, Gamma_l=50.0)
+    given = to.membership.Constants(D=1.0, V=1.0, gamma=1.0, Gamma_l=50.0)
     for rule in ("crossing", "literal", "sqrt"):
         for deadline in (4, 5000):
             chosen = to.Membership(leave="decide", rule=rule, constants=given, deadline=deadline)
@@ -326,7 +333,7 @@ def test_past_the_deadline_who_leaves_stays_in_the_objective(deadline: int, rule
 
 def test_past_the_deadline_nobody_is_dropped():
     """γ = 0, the default: at the deadline nothing but the square of no rounds is left."""
-    drop = to.DropInactive(least=1)
+    drop = to.membership.DropInactive(least=1)
     for deadline, out in ((1, []), (2, []), (6, [2])):
         membership = to.Membership(drop=drop, deadline=deadline)
         _, records = play(ready(town(to.Join(0, 2), fractions=FRACTIONS, membership=membership, rounds=6)), 6)
@@ -339,7 +346,7 @@ def test_past_the_deadline_nobody_is_dropped():
 def test_who_is_hardly_ever_there_is_dropped_and_may_rejoin():
     """001 Cor. 1 with y_a = 1 for client 2: dropped once the others have answered 1.5 times on average, so after two
     rounds, back as a newcomer after 3 more, judged again."""
-    drop = to.DropInactive(J=1.0, C=1.0, least=1.5, rejoin_after=3)
+    drop = to.membership.DropInactive(J=1.0, C=1.0, least=1.5, rejoin_after=3)
     experiment = town(fractions=FRACTIONS, membership=to.Membership(drop=drop, deadline=1000), rounds=9)
     _, records = play(ready(experiment), 9)
     events = [(r.round, *e[:2]) for r in records for e in r.events]
@@ -366,7 +373,7 @@ class Rare:
 
 def dropped(participation: object, rounds: int, **algorithm: object) -> set[int]:
     """Who of twenty clients is dropped, by the default rule unless another is given."""
-    membership = to.Membership(drop=algorithm.pop("drop", to.DropInactive()))
+    membership = to.Membership(drop=algorithm.pop("drop", to.membership.DropInactive()))
     made = world([4] * 20, local=to.Local(steps=2, batch_size=4), membership=membership, **algorithm)
     made = dataclasses.replace(made, world=dataclasses.replace(made.world, participation=participation))
     _, records = play(ready(dataclasses.replace(made, rounds=rounds)), rounds)
@@ -381,7 +388,7 @@ def test_clients_that_are_away_now_and_then_are_not_dropped_by_default(away: flo
 
 def test_the_corollary_alone_is_for_those_who_ask_for_it():
     """J = C = 1: y_a > T / (E (T - τ0))², which is 1/400 at first: one absence is too many."""
-    assert len(dropped(Rare(set(), 1, 0.1), 100, drop=to.DropInactive(rarely=math.inf))) > 10
+    assert len(dropped(Rare(set(), 1, 0.1), 100, drop=to.membership.DropInactive(rarely=math.inf))) > 10
 
 
 def test_clients_that_are_hardly_there_are_dropped_by_default():
@@ -399,12 +406,12 @@ def test_when_nobody_answers_for_long_that_is_nobody_s_fault():
 
 def test_rounds_in_which_nobody_answers_or_counts_are_remembered():
     """One of four is asked a round and 2 is never there: rounds without it are all there is to know of it."""
-    drop = to.DropInactive(least=1)
+    drop = to.membership.DropInactive(least=1)
     counted = town(fractions=(1.0, 1.0, 0.0, 1.0), membership=to.Membership(drop=drop), rounds=12)
     server, records = play(ready(counted, **{"algorithm.selection": to.selection.Count(1)}), 12)
     asked = [int(r.clients["client"][0]) for r in records]
     last = next(t for t, r in enumerate(records) for e in r.events if e[1] == "drop")
-    assert {r.skipped for r in records if 2 in r.clients["client"]} == {"nobody answered"}
+    assert {r.skipped for r in records if 2 in r.clients["client"]} == {"no client answered"}
     assert records[last].events == ((2, "drop", f"away in {asked[:last].count(2)} of the {asked[:last].count(2)} "
                                     "rounds it was asked"),)  # fmt: skip
     ledger = server.roster.ledger
@@ -416,9 +423,9 @@ def test_rounds_in_which_nobody_answers_or_counts_are_remembered():
 def test_what_a_skipped_round_leaves_in_the_ledger():
     """Asked and there but incomplete (scheme A), asked and away, asked and no number: no loss enters the curve."""
     decide = to.Membership(leave="decide")
-    partial = town(fractions=(0.5, 0.5, 0.0, 0.5), membership=decide, weighting=to.CompleteOnly())
+    partial = town(fractions=(0.5, 0.5, 0.0, 0.5), membership=decide, weighting=to.weighting.CompleteOnly())
     server, records = play(ready(partial), 2)
-    assert {r.skipped for r in records} == {"nobody who answered counts"}
+    assert {r.skipped for r in records} == {"no client's work counts"}
     ledger = server.roster.ledger
     assert ledger.asked_K.tolist() == [2, 2, 2, 2]
     assert ledger.absent_K.tolist() == [0, 0, 2, 0]
@@ -428,7 +435,7 @@ def test_what_a_skipped_round_leaves_in_the_ledger():
     federation = spoilt.runtime.clients.federation
     spoilt.runtime.clients.federation = dataclasses.replace(federation, x=torch.full_like(federation.x, torch.nan))
     server, records = play(spoilt, 1)
-    assert records[0].skipped == "no update of those who count is a number"
+    assert records[0].skipped == "no update that counts is finite"
     assert server.roster.ledger.absent_K.tolist() == [0, 0, 1, 0]
     assert server.roster.curve == []
 
@@ -467,7 +474,7 @@ def same_state(a: dict, b: dict) -> bool:
 
 
 def test_an_event_of_the_world_about_somebody_who_was_dropped():
-    drop = to.DropInactive(J=1.0, C=0.0, least=1.5)
+    drop = to.membership.DropInactive(J=1.0, C=0.0, least=1.5)
     experiment = town(to.Leave(2, 4), to.Join(2, 5), fractions=FRACTIONS, membership=to.Membership(drop=drop))
     _, records = play(ready(experiment), 6)
     assert next(e for r in records for e in r.events if e[1] != "drop") == (2, "leave", "was dropped before")
@@ -484,11 +491,11 @@ def test_an_event_of_the_world_about_somebody_who_was_dropped():
 def test_nobody_left_is_a_round_skipped_and_somebody_may_come():
     experiment = town(*(to.Leave(c, 1) for c in range(4)), to.Join(2, 3), rounds=4)
     _, records = play(ready(experiment), 4)
-    assert [r.skipped for r in records] == [None, "nobody was asked", "nobody was asked", None]
+    assert [r.skipped for r in records] == [None, "no client was asked", "no client was asked", None]
     assert records[3].members == 1
     kept = experiment.but(**{"algorithm.membership": to.Membership(leave="include")})
     _, records = play(ready(kept), 4)
-    assert [r.skipped for r in records] == [None, "nobody was asked", "nobody was asked", None]
+    assert [r.skipped for r in records] == [None, "no client was asked", "no client was asked", None]
 
 
 def test_the_test_set_follows_the_objective():
@@ -551,7 +558,10 @@ def test_made_data_pools_the_members_of_its_sample():
 def test_unbiased_shares_follow_membership():
     """a_k = n_k / n · N / |cohort| over those the objective is over, kept up by changes."""
     experiment = town(
-        to.Leave(1, 2), shares=to.Shares(over="unbiased"), selection=to.selection.Count(2), weighting=to.ByShare()
+        to.Leave(1, 2),
+        shares=to.weighting.Shares(over="unbiased"),
+        selection=to.selection.Count(2),
+        weighting=to.weighting.ByShare(),
     )
     prepared = ready(experiment)
     _, records = play(prepared, 4)
@@ -566,7 +576,7 @@ def test_engines_agree_on_every_event():
     events = (to.Leave(1, 1), to.Join(3, 2), to.Join(1, 3), to.Leave(0, 4))
     results = []
     for engine in ("loop", "vmap", "by-hand"):
-        experiment = town(*events, fractions=(1.0, 0.5, 0.75, 1.0), terms=(to.Proximal(0.2),))
+        experiment = town(*events, fractions=(1.0, 0.5, 0.75, 1.0), terms=(to.terms.Proximal(0.2),))
         prepared = ready(experiment, **{"runtime.engine": engine})
         results.append(play(prepared, 6)[0].shared_P)
     for other in results[1:]:
@@ -575,7 +585,7 @@ def test_engines_agree_on_every_event():
 
 def test_a_million_clients_cost_no_more_than_those_who_move():
     data = to.data.Synthetic(clients=1_000_000, sizes=to.data.Equal(20), central_clients=5)
-    events = (to.RandomEvents(joins=2.0, leaves=2.0, returns=1.0, waiting=50), to.Leave(999_999, 2))
+    events = (to.events.RandomEvents(joins=2.0, leaves=2.0, returns=1.0, waiting=50), to.Leave(999_999, 2))
     experiment = to.Experiment(
         to.World(data, events=events),
         algorithm=to.Algorithm(selection=to.selection.Count(5), membership=to.Membership(leave="include", surveyed=4)),
@@ -590,17 +600,17 @@ def test_a_million_clients_cost_no_more_than_those_who_move():
 
 def test_wrong_settings_are_refused_with_a_sentence():
     for settings, says in [
-        ({"join": "slow"}, "fast-reboot"), ({"leave": "includ"}, "include"), ({"rule": "cube"}, "no rule"),
+        ({"join": "slow"}, "fast-reboot"), ({"leave": "includ"}, "include"), ({"rule": "cube"}, "crossing"),
         ({"boost": 0.5}, "boost"), ({"deadline": 0}, "deadline"),
     ]:  # fmt: skip
-        with pytest.raises(Mistake, match=says):
+        with pytest.raises(UserError, match=says):
             to.Membership(**settings)
-    with pytest.raises(Mistake, match="gamma"):
-        to.Constants(1.0, 1.0, 0.0)
-    with pytest.raises(Mistake, match="rejoin_after"):
-        to.DropInactive(rejoin_after=0)
-    with pytest.raises(Mistake, match="rarely must be above 0"):
-        to.DropInactive(rarely=0.0)
+    with pytest.raises(UserError, match="gamma"):
+        to.membership.Constants(1.0, 1.0, 0.0)
+    with pytest.raises(UserError, match="rejoin_after"):
+        to.membership.DropInactive(rejoin_after=0)
+    with pytest.raises(UserError, match=r"rarely.*must be above 0"):
+        to.membership.DropInactive(rarely=0.0)
 
 
 def test_nobody_is_boosted_where_nobody_was_there_before():

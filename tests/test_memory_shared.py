@@ -13,14 +13,14 @@ import pytest
 
 import turnout as to
 from turnout.machine.lock import holder_of
-from turnout.records.same import same
 from turnout.running.display import Began, Ended, Failed, Message, Note
 from turnout.running.folder import LOCK_FILE
 from turnout.running.memory import GO_ON, LOOK_AGAIN, Need, Room
-from turnout.running.messages import Place, in_order
+from turnout.running.messages import RunPlace, in_order
+from turnout.running.records.same import same
 from turnout.running.side_by_side import side_by_side
 from turnout.running.state import is_held, state_of
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 PATIENCE = 120.0  # seconds until a run that nobody lets go on is a failure
 
@@ -181,7 +181,7 @@ def waiting(folder: Path, lr: float, clock: int) -> float:
 
 def wrong(folder: Path, lr: float, clock: int) -> float:
     waiting(folder, lr, clock)
-    raise to.Mistake("it cannot go on")
+    raise to.UserError("it cannot go on")
 
 
 def raising(folder: Path, lr: float, clock: int) -> float:
@@ -190,10 +190,10 @@ def raising(folder: Path, lr: float, clock: int) -> float:
 
 
 def digits(schedule: Callable[[float, int], float]) -> to.Experiment:
-    local = to.Local(to.SGD(lr=0.1), epochs=1, batch_size=10, schedule=to.Custom(schedule))
+    local = to.Local(to.SGD(lr=0.1), epochs=1, batch_size=10, schedule=to.schedules.Custom(schedule))
     world = to.World(to.data.Digits(clients=10))
     return to.Experiment(world, to.models.MLP(8), algorithm=to.Algorithm(local), rounds=2).but(
-        runtime=to.InProcess(device="cpu", threads=1)
+        runtime=to.runtime.InProcess(device="cpu", threads=1)
     )
 
 
@@ -209,9 +209,9 @@ def heard(messages: Iterator[Message], allowed: int, then: Callable[[str, list[s
     called = False
     for message in messages:
         found.append(message)
-        if not called and notes(found) and len(at_work(found)) == allowed:
+        if not called and notes(found) and len(activity(found)) == allowed:
             called = True
-            then(notes(found)[0].name, at_work(found))
+            then(notes(found)[0].name, activity(found))
     assert called
     return found
 
@@ -220,21 +220,21 @@ def notes(messages: list[Message]) -> list[Note]:
     return [message for message in messages if isinstance(message, Note)]
 
 
-def at_work(messages: list[Message]) -> list[str]:
+def activity(messages: list[Message]) -> list[str]:
     ended = {message.name for message in messages if isinstance(message, Ended | Failed)}
     return [message.name for message in messages if isinstance(message, Began) and message.name not in ended]
 
 
 def most_at_work(messages: list[Message]) -> int:
-    return max(len(at_work(messages[:i])) for i in range(len(messages) + 1))
+    return max(len(activity(messages[:i])) for i in range(len(messages) + 1))
 
 
 def ended(messages: list[Message]) -> set[str]:
     return {message.name for message in messages if isinstance(message, Ended)}
 
 
-def places(folder: Path, names: str) -> dict[str, Place]:
-    return {name: Place(name, folder / name, threads=1, side_by_side=3) for name in names}
+def places(folder: Path, names: str) -> dict[str, RunPlace]:
+    return {name: RunPlace(name, folder / name, threads=1, side_by_side=3) for name in names}
 
 
 def killed(folder: Path) -> None:

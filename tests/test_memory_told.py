@@ -13,13 +13,13 @@ import pytest
 import torch
 
 import turnout as to
-from turnout.config.write import to_toml
 from turnout.data.federation import digest
 from turnout.engine.train import order_bytes
 from turnout.machine.memory import _left_in_container
+from turnout.running.config.write import to_toml
 from turnout.running.loop import rounds_of
 from turnout.running.memory import check_fits
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 HERE = Path(__file__).parent
 
@@ -34,7 +34,7 @@ def test_one_client_with_very_many_samples_does_not_fill_up_the_others(tmp_path:
     x, y = torch.randn(len(owner), 4), torch.randint(2, (len(owner),))
     local = to.Local(to.SGD(lr=0.01), epochs=1, batch_size=20)
     experiment = to.Experiment(to.World(to.data.Own(x, y, owner)), algorithm=to.Algorithm(local), rounds=1)
-    track = prepare(experiment.but(runtime=to.InProcess(device="cpu")))
+    track = prepare(experiment.but(runtime=to.runtime.InProcess(device="cpu")))
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     for _ in rounds_of(track, tmp_path):
@@ -48,7 +48,7 @@ def test_the_samples_are_in_memory_once() -> None:
     """Also those of a first client that holds nearly all: trying the model on a few of them must not keep the rest."""
     owner = torch.cat([torch.zeros(4000, dtype=torch.int64), torch.ones(10, dtype=torch.int64)])
     x, y = torch.randn(len(owner), 101), torch.randint(2, (len(owner),))
-    track = prepare(to.Experiment(to.World(to.data.Own(x, y, owner)), runtime=to.InProcess(device="cpu")))
+    track = prepare(to.Experiment(to.World(to.data.Own(x, y, owner)), runtime=to.runtime.InProcess(device="cpu")))
     found = [value for value in gc.get_objects() if type(value) is torch.Tensor and value.shape[1:] == (101,)]
     kept = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in found}
     assert max(kept.values()) == x.nbytes
@@ -101,7 +101,7 @@ def test_both_versions_of_control_groups_limit_it(version: int, tmp_path: Path) 
 
 
 def test_what_cannot_fit_is_refused_before_the_first_round() -> None:
-    with pytest.raises(to.Mistake, match=r"needs about .* \(cohort .*, batches .*\), but .* are free here"):
+    with pytest.raises(to.UserError, match=r"memory .*\(cohort .*, batches .*\).* free"):
         check_fits({"cohort": 900 << 20, "batches": 200 << 20}, free=1 << 30)
 
 

@@ -77,7 +77,7 @@ def experiment(wrap: Wrap, **changes: object) -> to.Experiment:
 @pytest.mark.parametrize("engine", ["loop", "vmap", "auto"])
 @pytest.mark.parametrize("way", WAYS)
 def test_scores_are_found_in_what_a_model_returns(way: str, engine: str, tmp_path: Path) -> None:
-    runtime = to.InProcess(engine=engine, device="cpu", threads=1)
+    runtime = to.runtime.InProcess(engine=engine, device="cpu", threads=1)
     ours = to.run(experiment(WAYS[way], runtime=runtime), tmp_path / "ours", quiet=True)
     theirs = to.run(experiment(plain, runtime=runtime), tmp_path / "theirs", quiet=True)
     for metric in ("global_loss", "global_accuracy", "personal_loss"):
@@ -89,7 +89,7 @@ def test_scores_are_found_in_what_a_model_returns(way: str, engine: str, tmp_pat
 @pytest.mark.parametrize(
     ("changes", "metric"),
     [
-        ({"algorithm.terms": (to.Elastic(strength=0.1),)}, "global_loss"),
+        ({"algorithm.terms": (to.terms.Elastic(strength=0.1),)}, "global_loss"),
         ({"algorithm.personal": to.personal.batch_norm}, "personal_loss"),
         ({"evaluate": to.Evaluate(recovery=True)}, "global_loss"),
     ],
@@ -113,7 +113,7 @@ def test_terms_and_probes_find_them_too(changes: dict[str, object], metric: str,
     ],
 )
 def test_what_holds_no_scores_is_refused_before_the_first_round(wrap: Wrap, returned: str, tmp_path: Path) -> None:
-    with pytest.raises(to.Mistake) as caught:
+    with pytest.raises(to.UserError) as caught:
         to.run(experiment(wrap), tmp_path / "run", quiet=True)
     assert returned in str(caught.value)
     assert "def forward(self, x): return self.model(x)" in str(caught.value)
@@ -131,8 +131,8 @@ class OnlyInTraining(nn.Module):
 
 @pytest.mark.parametrize("engine", ["loop", "auto"])
 def test_what_a_model_returns_in_training_is_looked_at_too(engine: str, tmp_path: Path) -> None:
-    runtime = to.InProcess(engine=engine, device="cpu")
-    with pytest.raises(to.Mistake, match="the model returns a dict with 'loss'"):
+    runtime = to.runtime.InProcess(engine=engine, device="cpu")
+    with pytest.raises(to.UserError, match="the model returns a dict with 'loss'"):
         to.run(experiment(plain, model=OnlyInTraining(), runtime=runtime), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 
@@ -201,7 +201,7 @@ def test_numbers_in_their_own_unit(tmp_path: Path) -> None:
     data = [f"{i % 7},{10 * (i % 7) + 100},{'ab'[i % 2]}" for i in range(60)]
     (tmp_path / "data.csv").write_text("x,y,who\n" + "\n".join(data) + "\n")
     table = to.data.Table(str(tmp_path / "data.csv"), label="y", owner="who", regression=True)
-    given = to.Experiment(to.World(table), ByShape(Output), task=to.Regression(), rounds=2)
+    given = to.Experiment(to.World(table), ByShape(Output), task=to.tasks.Regression(), rounds=2)
     run = to.run(given, tmp_path / "run", quiet=True)
     predicted = run.model()(table.encode(str(tmp_path / "data.csv")))
     assert predicted.shape == (60, 1)

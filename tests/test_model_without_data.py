@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import turnout as to
 from score_worlds import score_world
 from turnout.running.loop import read_state
-from turnout.tracks.prepare import prepare
+from turnout.running.tracks.prepare import prepare
 
 
 def with_data(run: to.Run, client: int | None) -> dict[str, Tensor]:
@@ -45,11 +45,11 @@ WAYS: dict[str, dict[str, object]] = {
         "algorithm.share_personal": True,
         "algorithm.newcomers": "average",
     },
-    "mixing": {"model": to.models.MLP(4), "algorithm.mixing": to.FedAMP()},
-    "second model": {"model": to.models.MLP(4), "algorithm.terms": (to.APFL(),)},
+    "mixing": {"model": to.models.MLP(4), "algorithm.mixing": to.mixing.FedAMP()},
+    "second model": {"model": to.models.MLP(4), "algorithm.terms": (to.terms.APFL(),)},
     "moments": {"algorithm.local.optimizer": to.Adam(lr=0.01), "algorithm.personal": to.personal.batch_norm},
-    "told": {"model": to.models.MLP(4), "algorithm.terms": (to.FedGATE(),)},
-    "exact": {"runtime": to.InProcess(precision="float64"), "algorithm.personal": to.personal.batch_norm},
+    "told": {"model": to.models.MLP(4), "algorithm.terms": (to.terms.FedGATE(),)},
+    "exact": {"runtime": to.runtime.InProcess(precision="float64"), "algorithm.personal": to.personal.batch_norm},
     "watched": {"evaluate": to.Evaluate(activations=True), "algorithm.local.epochs": 1},
     "some": {"algorithm.selection": to.selection.Count(3)},
     "calibrated": {
@@ -73,7 +73,7 @@ def test_clients_that_exchange_scores_have_their_models_too(tmp_path: Path) -> N
     run = to.run(score_world(), tmp_path / "run", quiet=True)
     for client in range(3):
         assert_same(to.load_model(run.folder, client), with_data(run, client))
-    with pytest.raises(to.Mistake, match="there is no global model: name a client"):
+    with pytest.raises(to.UserError, match="name a client"):
         to.load_model(run.folder)
 
 
@@ -93,7 +93,7 @@ def test_data_and_logs_may_be_gone(tmp_path: Path) -> None:
     (tmp_path / "log.csv").unlink()
     assert_same(to.open_run(tmp_path / "run").model(), expected)
     assert_same(to.load_model(tmp_path / "run", "bob"), expected)
-    with pytest.raises(to.Mistake, match="there is no client 'dan'"):
+    with pytest.raises(to.UserError, match="'dan'"):
         to.load_model(tmp_path / "run", "dan")
     kept = json.loads((tmp_path / "run" / "data.json").read_text())
     assert (kept["labels"], kept["names"], kept["input_shape"]) == (["0", "1"], ["ann", "bob", "cyd"], [2])
@@ -101,9 +101,9 @@ def test_data_and_logs_may_be_gone(tmp_path: Path) -> None:
 
 def test_data_in_memory_is_not_needed_to_build_a_model_that_a_file_can_name(tmp_path: Path) -> None:
     data = to.data.Own(torch.randn(30, 4), torch.randn(30), owner=[i % 3 for i in range(30)])
-    task = to.Task(loss=lambda output, target: (output - target).square().mean(1))
+    task = to.tasks.Task(loss=lambda output, target: (output - target).square().mean(1))
     run = to.run(to.Experiment(to.World(data), to.models.MLP(4), task=task, rounds=2), tmp_path / "run", quiet=True)
-    with pytest.raises(to.Mistake, match="an object of your own"):
+    with pytest.raises(to.UserError, match="an object of your own"):
         prepare(to.open_run(tmp_path / "run").experiment)
     assert_same(to.load_model(tmp_path / "run"), with_data(run, None))
 
@@ -127,7 +127,7 @@ def test_a_module_of_ones_own_by_its_path(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "my_two_layers.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    from turnout.config.read import from_table
+    from turnout.running.config.read import from_table
 
     experiment = from_table({"rounds": 2, "model": "my_two_layers:Two"}).but(world=small().world)
     run = to.run(experiment, tmp_path / "run", quiet=True)
@@ -136,10 +136,10 @@ def test_a_module_of_ones_own_by_its_path(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_module_that_only_the_program_has_needs_the_program(tmp_path: Path) -> None:
     run = to.run(small(model=lambda shape, classes: nn.Linear(shape[0], classes)), tmp_path / "run", quiet=True)
-    with pytest.raises(to.Mistake, match="model was an object of your own"):
+    with pytest.raises(to.UserError, match="model was an object of your own"):
         to.load_model(tmp_path / "run")
     assert_same(to.open_run(tmp_path / "run", experiment=run.experiment).model(), with_data(run, None))
-    with pytest.raises(to.Mistake, match="holds another model than this one: weight is missing"):
+    with pytest.raises(to.UserError, match="weight is missing"):
         to.open_run(tmp_path / "run", experiment=run.experiment.but(model=to.models.MLP(9))).model()
 
 
@@ -148,5 +148,5 @@ def test_a_folder_of_an_older_version_is_read_with_its_data(tmp_path: Path) -> N
     (tmp_path / "run" / "data.json").unlink()
     assert_same(to.load_model(tmp_path / "run", 2), with_data(run, 2))
     (tmp_path / "run" / "data.json").write_text("{}")
-    with pytest.raises(to.Mistake, match=r"data\.json is damaged"):
+    with pytest.raises(to.UserError, match=r"data\.json is damaged"):
         to.load_model(tmp_path / "run")

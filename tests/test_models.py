@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.models import (
     CNN,
     MLP,
@@ -31,7 +31,7 @@ from turnout.models import (
 )
 from turnout.models.recurrent import LSTMLayer
 from turnout.rng import rng
-from turnout.task import Classification
+from turnout.tasks import Classification
 
 
 def normal(*shape: int) -> Tensor:
@@ -131,7 +131,7 @@ def test_first_weights_by_glorot_s_law() -> None:
         layer, bound = getattr(model, name), (6 / sum(fans)) ** 0.5
         assert 0.9 * bound < float(layer.weight.detach().abs().max()) <= bound
         assert not layer.bias.any()
-    with pytest.raises(Mistake, match="did you mean 'glorot'"):
+    with pytest.raises(UserError, match="did you mean 'glorot'"):
         CNN(init="glorott")
 
 
@@ -147,9 +147,9 @@ def test_batch_norm_is_where_the_authors_code_of_paper_004_has_it() -> None:
     )
     assert layer_names(mtfl_cifar_cnn((1,), variant="code"), (3, 32, 32)).count("norm") == 1
     assert mtfl_mnist_mlp() == MLP(200, 200, batch_norm=(1,))
-    with pytest.raises(Mistake, match="did you mean 'code'"):
+    with pytest.raises(UserError, match="did you mean 'code'"):
         mtfl_cifar_cnn(variant="cod")
-    with pytest.raises(Mistake, match="before or after"):
+    with pytest.raises(UserError, match="before"):
         CNN(batch_norm=True, norm_at="behind")
 
 
@@ -212,7 +212,7 @@ def test_mlp_sizes_may_be_positions_or_a_list_and_replace_works() -> None:
     ],
 )
 def test_a_mistake_is_a_sentence(make: object, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         make()  # type: ignore[operator]
 
 

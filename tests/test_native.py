@@ -31,17 +31,17 @@ from turnout.engine.autograd import Looped
 from turnout.engine.backprop import stack_of
 from turnout.engine.batches import address_batches, order_with_torch
 from turnout.engine.by_hand import ByHand
+from turnout.engine.gradients import WorkerPool
 from turnout.engine.job import Job
+from turnout.engine.kernels import native
+from turnout.engine.kernels.native import NativeSteps
 from turnout.engine.losses import cross_entropy, soft_cross_entropy
-from turnout.engine.native import steps as native
-from turnout.engine.native.steps import NativeSteps
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
-from turnout.engine.workers import WorkerPool
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.layout import Predicate, lay_out
+from turnout.machine.checksums import seal
 from turnout.machine.compiler import FLAGS, compiled, function
-from turnout.machine.sealed import seal
 from turnout.parts.local import steps_per_epoch
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.terms.proximal import Proximal
@@ -155,9 +155,9 @@ def made_for(model: nn.Module, personal: Predicate | None, x: Tensor) -> Trainer
 
 SPRINGS = {
     "proximal": [Proximal(0.7)],
-    "elastic": [to.Elastic(0.5, samples=3)],
-    "kept": [to.Elastic(0.5, samples=3, fisher_keep=0.2)],
-    "both": [Proximal(0.3), to.Elastic(0.2, samples=3)],
+    "elastic": [to.terms.Elastic(0.5, samples=3)],
+    "kept": [to.terms.Elastic(0.5, samples=3, fisher_keep=0.2)],
+    "both": [Proximal(0.3), to.terms.Elastic(0.2, samples=3)],
 }
 
 
@@ -169,25 +169,27 @@ def test_springs_in_c_equal_the_loop(make, terms, reported):
     width = lay_out(make()).width
     g = torch.Generator().manual_seed(8)
     U, V = torch.rand(width, generator=g, dtype=torch.float64), torch.randn(width, generator=g, dtype=torch.float64)
-    down = {"elastic": {"U": U, "V": V, "Z": torch.ones(1).double()} if reported else to.Elastic().down(U)}
+    down = {
+        "elastic": {"U": U, "V": V, "Z": torch.ones(1).double()} if reported else to.terms.Elastic().server_state(U)
+    }
     if reported and "fisher_keep=0.2" in str(terms):
         index = torch.arange(0, width, 5)
         down["elastic"] |= {"U": U[index], "V": V[index], "index": index.int()}
-    changes = {"terms": terms, "down": down, "optimizer": SGD(0.1, weight_decay=0.1)}
+    changes = {"terms": terms, "server_term_states": down, "optimizer": SGD(0.1, weight_decay=0.1)}
     trainer, job = in_c(make(), **changes)
     looped, _ = prepared(make(), Looped, 5, 1, "cpu", **changes)
     found, expected = trainer.train(job), looped.train(job)
     agree(found, expected)
-    for name, sent in expected.up.items():
+    for name, sent in expected.uploads.items():
         for what, value in sent.items() if "index" not in sent else [("u", sent["u"])]:  # of equal ones any is kept
-            torch.testing.assert_close(found.up[name][what], value, rtol=1e-8, atol=1e-11)
+            torch.testing.assert_close(found.uploads[name][what], value, rtol=1e-8, atol=1e-11)
 
 
 def test_a_spring_of_another_precision_is_converted():
     @dataclasses.dataclass(frozen=True)
     class Coarse(Proximal):
-        def spring(self, start_cP, down):
-            return tuple(value.float() for value in super().spring(start_cP, down))
+        def as_quadratic(self, start_cP, server_state):
+            return tuple(value.float() for value in super().as_quadratic(start_cP, server_state))
 
     found, expected = (in_c(dense(), terms=[term]) for term in (Coarse(0.5), Proximal(0.5)))
     torch.testing.assert_close(
@@ -261,7 +263,7 @@ def test_a_label_without_a_score_is_an_error_and_no_crash():
 
 def test_what_is_not_plain_is_left_to_others():
     trainer, job = in_c(dense())
-    assert None is trainer._native(dataclasses.replace(job, terms=[to.Scaffold()]))
+    assert None is trainer._native(dataclasses.replace(job, terms=[to.terms.Scaffold()]))
     assert None is trainer._native(dataclasses.replace(job, magnitudes=True))
     x = torch.zeros(4, 1, 6, 6)
     for model, loss in [
@@ -285,24 +287,24 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     function.cache_clear()
 
 
-def chosen(engine: str) -> to.InProcess:
-    return to.InProcess(device="cpu", engine=engine, threads=1)
+def chosen(engine: str) -> to.runtime.InProcess:
+    return to.runtime.InProcess(device="cpu", engine=engine, threads=1)
 
 
 def test_without_a_compiler_the_same_run_goes_by_hand(fresh: Path, monkeypatch: pytest.MonkeyPatch):
     experiment = to.Experiment(to.World(blobs([9, 14, 5])), rounds=2, runtime=chosen("auto"))
     there = ready(experiment)
-    assert there.about()["engine"] == ("native" if native.train_function(torch.float32) else "by hand")
-    assert ready(experiment, **{"algorithm.terms": [to.Scaffold()]}).about()["engine"] == "by hand"
+    assert there.runtime.describe()["engine"] == ("native" if native.train_function(torch.float32) else "by hand")
+    assert ready(experiment, **{"algorithm.terms": [to.terms.Scaffold()]}).runtime.describe()["engine"] == "by hand"
     with_c, _ = play(there, 2)
     function.cache_clear()
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CC", "no-such-compiler")
     without = ready(experiment)
-    assert without.about()["engine"] == "by hand"
+    assert without.runtime.describe()["engine"] == "by hand"
     by_torch, _ = play(without, 2)
     torch.testing.assert_close(with_c.shared_P, by_torch.shared_P, rtol=1e-4, atol=1e-6)
-    with pytest.raises(Mistake, match="needs a C compiler"):
+    with pytest.raises(UserError, match="needs a C compiler"):
         ready(experiment, runtime=chosen("native"))
 
 

@@ -16,12 +16,12 @@ from turnout.engine.autograd import Looped
 from turnout.engine.backprop import stack_of
 from turnout.engine.batches import address_batches
 from turnout.engine.by_hand import ByHand
+from turnout.engine.gradients import WorkerPool
 from turnout.engine.job import Job
+from turnout.engine.kernels.native import NativeSteps, train_function
 from turnout.engine.losses import cross_entropy
-from turnout.engine.native.steps import NativeSteps, train_function
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
-from turnout.engine.workers import WorkerPool
 from turnout.layout import lay_out
 from turnout.machine.compiler import FLAGS, compiler, function
 from turnout.parts.optimizers import SGD, Adam

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import turnout as to
+from example_experiments import run_many
 from turnout.cli import main
-from turnout.config.read import to_toml
-from turnout.records.records import Records
-from turnout.report.notebook import runs_html, scoped_style
-from turnout.running.frames import client_columns, round_columns
-from turnout.running.notebook import Shown, as_html, as_text
-from turnout.running.runs import run_many
+from turnout.running.config.read import to_toml
+from turnout.running.display import NotebookOutput
+from turnout.running.records.export import client_columns, round_columns
+from turnout.running.records.records import Records
+from turnout.view.report.page import runs_html, scoped_style
 
 
 def small(**changes: object) -> to.Experiment:
@@ -42,7 +42,7 @@ def parsed(text: str) -> ET.Element:
 
 
 def test_an_experiment_shows_what_was_chosen():
-    text = small(title="a <b> & c", **{"algorithm.weighting": to.ByShare()})._repr_html_()
+    text = small(title="a <b> & c", **{"algorithm.weighting": to.weighting.ByShare()})._repr_html_()
     words = " ".join(parsed(text).itertext())
     assert "a <b> & c" in words
     for said in ("Synthetic(clients=6", "Dropout(rate=0.4", "Logistic", "ByShare()", "epochs=2", "3"):
@@ -79,7 +79,7 @@ def test_a_run_shows_its_numbers_and_curves(run):
 
 def test_a_comparison_shows_a_row_for_each_variant(tmp_path):
     variants = {"one": small(rounds=2), "<two>": small(rounds=2, **{"algorithm.local.epochs": 1})}
-    run_many("both", variants, [0, 1], tmp_path / "runs", jobs=1, quiet=True)
+    run_many(variants, [0, 1], tmp_path / "runs", jobs=1, quiet=True)
     page = parsed(runs_html(tmp_path / "runs"))
     words = " ".join(page.itertext())
     assert "<two>" in words
@@ -104,7 +104,7 @@ def test_the_style_of_the_curves_reaches_nothing_else_in_the_notebook():
 
 
 def test_a_mistake_is_one_sentence_in_a_notebook():
-    shown = to.Mistake("rounds is 'many': give a number")._render_traceback_()
+    shown = to.UserError("rounds is 'many': give a number")._render_traceback_()
     assert len(shown) == 1
     assert "rounds is 'many': give a number" in shown[0]
     assert "Traceback" not in shown[0]
@@ -114,14 +114,16 @@ def test_a_mistake_is_one_sentence_in_a_notebook():
 
 
 def test_progress_in_a_notebook_is_one_picture():
-    shown = Shown(lines=[("20 clients & more", "dim")], bars=[("A <1>", 3, 10, "accuracy 50 %")])
-    page = parsed(as_html(shown))
+    output = NotebookOutput()
+    output.lines, output.bars = [("20 clients & more", "dim")], [("A <1>", 3, 10, "accuracy 50 %")]
+    shown = output.content()
+    page = parsed(shown["text/html"])
     (bar,) = page.findall(".//progress")
     assert (bar.get("value"), bar.get("max")) == ("3", "10")
     words = " ".join(page.itertext())
     assert "A <1>" in words
     assert "20 clients & more" in words
-    assert as_text(shown).splitlines() == ["20 clients & more", "A <1>  3/10  accuracy 50 %"]
+    assert shown["text/plain"].splitlines() == ["20 clients & more", "A <1>  3/10  accuracy 50 %"]
 
 
 # -- a used folder
@@ -130,7 +132,7 @@ def test_progress_in_a_notebook_is_one_picture():
 def test_the_same_cell_again_names_three_choices(tmp_path):
     folder = tmp_path / "run"
     to.run(small(), folder, quiet=True)
-    with pytest.raises(to.Mistake) as caught:
+    with pytest.raises(to.UserError) as caught:
         to.run(small(), folder, quiet=True)
     said = str(caught.value)
     assert "this experiment, complete with 3 rounds" in said
@@ -141,14 +143,14 @@ def test_the_same_cell_again_names_three_choices(tmp_path):
 def test_what_is_in_the_folder_is_said(tmp_path):
     folder = tmp_path / "run"
     to.run(small(), folder, quiet=True)
-    with pytest.raises(to.Mistake, match=r"another experiment \(algorithm.local.epochs differs\)") as caught:
+    with pytest.raises(to.UserError, match=r"another experiment \(algorithm.local.epochs differs\)") as caught:
         to.run(small(**{"algorithm.local.epochs": 1}), folder, quiet=True)
     assert "resume" not in str(caught.value)
-    with pytest.raises(to.Mistake, match=r"this experiment, with 3 of 5 rounds.*resume=True goes on"):
+    with pytest.raises(to.UserError, match=r"with 3 of 5 rounds.*resume=True"):
         to.run(small(rounds=5), folder, quiet=True)
     assert to.run(small(rounds=5), folder, quiet=True, resume=True).rounds() == 5
-    run_many("two", {"a": small(), "b": small(rounds=1)}, [0], tmp_path / "several", quiet=True, jobs=1)
-    with pytest.raises(to.Mistake, match="holds several runs"):
+    run_many({"a": small(), "b": small(rounds=1)}, [0], tmp_path / "several", quiet=True, jobs=1)
+    with pytest.raises(to.UserError, match="holds several runs"):
         to.run(small(), tmp_path / "several", quiet=True)
 
 
@@ -159,14 +161,14 @@ def test_overwrite_deletes_the_run_first(tmp_path):
     assert again.rounds() == 3
     assert to.open_run(folder).experiment.algorithm.local.epochs == 1
     assert to.run(small(), tmp_path / "new", quiet=True, overwrite=True).rounds() == 3  # nothing was there
-    with pytest.raises(to.Mistake, match="resume=True and overwrite=True"):
+    with pytest.raises(to.UserError, match="resume=True and overwrite=True"):
         to.run(small(), folder, quiet=True, resume=True, overwrite=True)
 
 
 def test_overwrite_of_several_runs(tmp_path):
     folder = tmp_path / "runs"
     to.run([small(title="a"), small(title="b")], folder, quiet=True, jobs=1)
-    with pytest.raises(to.Mistake, match="rounds"):
+    with pytest.raises(to.UserError, match="rounds"):
         to.run([small(title="a", rounds=-1)], folder, seeds=2, quiet=True, jobs=1, overwrite=True)
     assert (folder / "b" / "seed-0" / "records.sqlite").exists(), "a wrong setting has deleted the old runs"
     again = to.run([small(title="c")], folder, seeds=2, quiet=True, jobs=1, overwrite=True)
@@ -191,12 +193,12 @@ def test_overwrite_deletes_nothing_that_no_run_wrote(tmp_path):
     to.run(small(), folder, quiet=True)
     (folder / "notes").mkdir()
     (folder / "notes" / "mine.txt").write_text("dear diary")
-    with pytest.raises(to.Mistake, match=r"notes.mine.txt, which no run wrote"):
+    with pytest.raises(to.UserError, match=r"notes.mine.txt, which no run wrote"):
         to.run(small(), folder, quiet=True, overwrite=True)
     assert (folder / "records.sqlite").exists()
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "photo.jpg").write_bytes(b"")
-    with pytest.raises(to.Mistake, match="holds no run"):
+    with pytest.raises(to.UserError, match="holds no run"):
         to.run(small(), tmp_path / "home", quiet=True, overwrite=True)
 
 
@@ -205,14 +207,14 @@ def test_overwrite_leaves_a_run_that_is_going_on_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr(folders, "LOCK_SECONDS", 0.1)
     to.run(small(), tmp_path / "run", quiet=True)
-    with folders.held(tmp_path / "run"), pytest.raises(to.Mistake, match="another process is running"):
+    with folders.held(tmp_path / "run"), pytest.raises(to.UserError, match="another process is running"):
         to.run(small(), tmp_path / "run", quiet=True, overwrite=True)
     assert (tmp_path / "run" / "records.sqlite").exists()
 
 
 def test_a_mistake_before_the_first_round_leaves_the_old_run(tmp_path):
     to.run(small(), tmp_path / "run", quiet=True)
-    with pytest.raises(to.Mistake):
+    with pytest.raises(to.UserError):
         to.run(small(model=torch.nn.Linear(3, 2)), tmp_path / "run", quiet=True, overwrite=True)
     assert to.open_run(tmp_path / "run").rounds() == 3
 
@@ -245,7 +247,7 @@ def test_a_frame_without_pandas_says_what_to_install(run, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(to.Mistake, match=r"needs pandas.*pip install"):
+    with pytest.raises(to.UserError, match=r"needs pandas.*pip install"):
         run.frame()
 
 
@@ -289,7 +291,7 @@ def test_a_notebook_runs_headless(tmp_path):
     assert "<svg" in ran
     assert "global_accuracy" in frame
     assert "mean" in turnout
-    assert again.startswith("Mistake: two-digits holds this experiment, complete with 40 rounds.")
+    assert again.startswith("UserError: two-digits holds this experiment, complete with 40 rounds.")
     assert len(again.splitlines()) == 1
     assert "60 rounds" in more
     assert "gaps (age) are filled with the mean" in people

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from test_engine import DEVICES, Residual, agree, dense, image, prepared, samples, trained
-from turnout.engine import own_kernels
+from turnout.engine import network
 from turnout.engine.autograd import Looped, Vmapped
-from turnout.engine.job import captures
-from turnout.engine.stacked_convolution import Convolution
+from turnout.engine.job import cuda_graph_safe
+from turnout.engine.stacked import StackedConvolution
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.terms.apfl import APFL
 from turnout.parts.terms.control_variates import FedGATE, Scaffold
@@ -40,7 +40,7 @@ def test_a_convolution_of_clients_is_each_client_s_own(shape, device):
     x, W, b = drawn(c, B, i, *size).to(device), drawn(c, o, i, *kernel).to(device), drawn(c, o).to(device)
 
     def own(x: Tensor, W: Tensor, b: Tensor) -> Tensor:
-        return Convolution.apply(x, W, b, stride, padding).square().sum()
+        return StackedConvolution.apply(x, W, b, stride, padding).square().sum()
 
     def plain(x: Tensor, W: Tensor, b: Tensor) -> Tensor:
         return nn.functional.conv2d(x, W, b, stride, padding).square().sum()
@@ -76,9 +76,9 @@ def test_modules_train_alike_with_stacked_convolutions(monkeypatch):
         if isinstance(padding, str) or groups > 1:
             return NotImplemented
         pairs = [(n, n) if isinstance(n, int) else n for n in (stride, padding)]
-        return Convolution.apply(x, W, torch.zeros_like(W[:, 0, 0, 0]) if b is None else b, *pairs)
+        return StackedConvolution.apply(x, W, torch.zeros_like(W[:, 0, 0, 0]) if b is None else b, *pairs)
 
-    monkeypatch.setitem(own_kernels.OWN, torch.conv2d, conv2d)
+    monkeypatch.setitem(network.OWN, torch.conv2d, conv2d)
     agree(trained(Pictures(), Vmapped), trained(Pictures(), Looped))
 
 
@@ -131,15 +131,21 @@ def test_one_client_with_very_many_steps(device):
     agree(trainer.train(shares), trained(dense(), Looped, steps_C=torch.tensor([7, 7, 7, 7, 7])))
 
 
-def test_what_is_captured_says_so_itself():
-    """A subclass of SGD, or a term of one's own, may depend on more than tensors."""
+def test_only_parts_that_declare_it_are_captured():
+    """The declaration is inherited; a subclass whose steps depend on more than tensors withdraws it."""
+
+    class Inherits(SGD):
+        """Steps as SGD's."""
 
     class Mine(SGD):
-        """Takes steps of its own."""
+        """Takes steps that depend on more than tensors."""
+
+        cuda_graph_safe = False
 
     _, job = prepared(dense(), None, 5, 1, "cpu", terms=[Proximal(0.1), Elastic(), Scaffold(), FedGATE()])
-    assert captures(job)
-    assert captures(dataclasses.replace(job, optimizer=Adam(0.1)))
-    assert not captures(dataclasses.replace(job, optimizer=Mine(0.1)))
-    assert not captures(dataclasses.replace(job, terms=[APFL()]))
-    assert not captures(dataclasses.replace(job, magnitudes=True))
+    assert cuda_graph_safe(job)
+    assert cuda_graph_safe(dataclasses.replace(job, optimizer=Adam(0.1)))
+    assert cuda_graph_safe(dataclasses.replace(job, optimizer=Inherits(0.1)))
+    assert not cuda_graph_safe(dataclasses.replace(job, optimizer=Mine(0.1)))
+    assert not cuda_graph_safe(dataclasses.replace(job, terms=[APFL()]))
+    assert not cuda_graph_safe(dataclasses.replace(job, magnitudes=True))

@@ -9,9 +9,9 @@ import pytest
 
 import turnout as to
 from turnout.cli import main
-from turnout.errors import Mistake
-from turnout.world.fleet import Reading, read_fleet
-from turnout.world.fleet.example import ExampleFleet
+from turnout.errors import UserError
+from turnout.fleet import Reading, read_fleet
+from turnout.fleet.example import ExampleFleet
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,8 @@ def test_a_log_is_the_same_fleet_in_both_forms(logs: tuple[Path, Path]) -> None:
     text, columns = (read_fleet(path, reading) for path in logs)
     assert text.rows() == columns.rows()
     assert text.assumed == columns.assumed
-    assert text.clock == columns.clock == "calendar"
+    assert text.is_calendar
+    assert columns.is_calendar
     assert text.examples_M is not None
     assert columns.examples_M is not None
     assert np.array_equal(text.examples_M, columns.examples_M)
@@ -62,11 +63,11 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
     when = np.array(["2026-03-01T10:05", "2026-03-01T12:30", "NaT"], dtype="datetime64[ns]")
     parquet.write_table(arrow.table({"when": when, "user": ["a", None, "c"], "work": [0.5, 7.0, 1.0]}), path)
-    with pytest.raises(Mistake, match=r"(?s)3 faults.*row 2: user is empty.*row 2: work.*row 3: when must be a time"):
+    with pytest.raises(UserError, match=r"(?s)3 faults.*row 2: user is empty.*row 2: work.*row 3: when must be a time"):
         read_fleet(path)
     path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(Mistake, match=r"log.parquet begins like a Parquet file, but cannot be read"):
+    with pytest.raises(UserError, match=r"log.parquet begins like a Parquet file, but cannot be read"):
         read_fleet(path)
     parquet.write_table(arrow.table({"round": [0, 1], "client": [[1], [2]]}), path)
-    with pytest.raises(Mistake, match=r"column 'client' has .*list"):
+    with pytest.raises(UserError, match=r"column 'client' has .*list"):
         read_fleet(path)

@@ -13,10 +13,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.rng import uniform
-from turnout.world.participation import Always, Dropout, Homogeneous, OnOff, Participation, Stratified, Traces
-from turnout.world.stratified import _tilt, divide
+from turnout.world.participation import (
+    Always,
+    Dropout,
+    Homogeneous,
+    OnOff,
+    Participation,
+    Stratified,
+    Traces,
+    _tilt,
+    divide,
+)
 from turnout.world.traces import TABLE_2, max_entropy, probabilities
 
 KINDS: list[Participation] = [
@@ -170,7 +179,7 @@ def test_no_client_is_inactive_in_the_first_five() -> None:
 
 
 def test_one_unit_has_no_parts() -> None:
-    with pytest.raises(Mistake, match="at least 2"):
+    with pytest.raises(UserError, match="at least 2"):
         Traces().fraction(torch.arange(3), 0, 1, 0)
     assert Homogeneous("T0").fraction(torch.arange(3), 0, 1, 0).tolist() == [1, 1, 1]
 
@@ -330,5 +339,5 @@ def test_on_off_composes() -> None:
     ],
 )
 def test_impossible_settings_are_refused(make: object, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         make()  # type: ignore[operator]

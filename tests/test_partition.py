@@ -9,10 +9,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnout.data import Own
-from turnout.data.partition import IID, Classes, Clustered, Dirichlet, Natural, OneLabel, Partition, Shards
-from turnout.data.partition.label_quotas import divide_pools, fill_wishes
+from turnout.data.partition import (
+    IID,
+    Classes,
+    Clustered,
+    Dirichlet,
+    Natural,
+    OneLabel,
+    Partition,
+    Shards,
+    divide_pools,
+    fill_wishes,
+)
 from turnout.data.sizes import Equal, Pareto
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 PARTITIONS: list[Partition] = [
     IID(),
@@ -47,7 +57,7 @@ def test_rows_are_disjoint_deterministic_and_nobody_is_left_out(partition, clien
     want_C = None if sizes is None else sizes.draw(torch.arange(clients), seed)
     try:
         rows_C = partition.split(label_S, owner_S, clients, seed, want_C)
-    except Mistake:  # too many clients for a label: refused, and tested below
+    except UserError:  # too many clients for a label: refused, and tested below
         assume(False)
     row_R = torch.cat(rows_C)
     assert len(rows_C) == clients
@@ -174,18 +184,18 @@ def test_sharing_out_uses_all_and_is_proportional(weights, pool):
     ],
 )
 def test_an_impossible_deal_is_refused_with_advice(partition, clients, words):
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         partition.split(labels_of(100), None, clients, seed=0)
 
 
 def test_labels_are_needed_where_labels_are_dealt():
     for partition in (OneLabel(), Classes(), Shards(), Dirichlet(), Clustered(), IID(stratified=True)):
-        with pytest.raises(Mistake, match="not labels"):
+        with pytest.raises(UserError, match="not labels"):
             partition.split(torch.zeros(10), None, 2, seed=0)
 
 
 def test_more_clients_than_owners_is_refused():
-    with pytest.raises(Mistake, match="2 owners have 1 or more samples"):
+    with pytest.raises(UserError, match="2 owners have 1 or more samples"):
         Natural().split(torch.zeros(4), torch.tensor([0, 0, 1, 1]), 3, seed=0)
 
 
@@ -200,7 +210,7 @@ def test_more_clients_than_owners_is_refused():
     ],
 )
 def test_wrong_fields_are_refused(make):
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         make()
 
 
@@ -213,7 +223,7 @@ def sizes_of(each: int | None, partition: Partition, clients: int = 4) -> list[i
 
 
 def test_an_equal_number_that_is_not_there_is_refused():
-    with pytest.raises(Mistake, match=r"10 clients x 400 are 4000 samples, and there are 1000.* at most 100 here"):
+    with pytest.raises(UserError, match=r"10 clients x 400 are 4000 samples, and there are 1000.* at most 100 here"):
         sizes_of(400, IID(), clients=10)
     assert sizes_of(100, IID(), clients=10) == [100] * 10
     assert sizes_of(None, IID(), clients=7) == [142] * 7
@@ -223,11 +233,11 @@ def test_an_equal_number_that_is_not_there_is_refused():
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 def test_the_most_that_everyone_can_have_is_dealt_and_no_more(partition: Partition):
-    with pytest.raises(Mistake, match="each can be at most") as refused:
+    with pytest.raises(UserError, match="each can be at most") as refused:
         sizes_of(999, partition)
     most = int(re.findall(r"at most (\d+) here", str(refused.value))[0])
     assert sizes_of(most, partition) == [most] * 4
-    with pytest.raises(Mistake, match=f"at most {most} here"):
+    with pytest.raises(UserError, match=f"at most {most} here"):
         sizes_of(most + 1, partition)
     assert min(sizes_of(None, partition)) >= 1  # without a number, what there is
 
@@ -236,10 +246,10 @@ def test_where_no_number_is_enough_for_everyone_another_way_is_named():
     class Half(IID):
         def split(self, label_S, owner_S, clients, seed, want_C=None):
             if int(want_C.max()) < 20:
-                raise Mistake("too few")
+                raise UserError("too few")
             return super().split(label_S, owner_S, clients, seed, want_C // 2)
 
-    with pytest.raises(Mistake, match="client 0 only 30: use fewer clients or another partition"):
+    with pytest.raises(UserError, match="client 0 only 30: use fewer clients or another partition"):
         sizes_of(60, Half())
 
 

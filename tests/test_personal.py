@@ -12,13 +12,13 @@ import torch
 
 import turnout as to
 from alone import fresh, torch_adam, train_alone, weights_of
-from turnout.config.read import from_table
-from turnout.config.write import to_toml
 from turnout.engine.batches import address_batches
-from turnout.errors import Mistake
-from turnout.records.same import same
+from turnout.errors import UserError
 from turnout.rng import key as address
 from turnout.running import stop_rules
+from turnout.running.config.read import from_table
+from turnout.running.config.write import to_toml
+from turnout.running.records.same import same
 from turnout.types import Samples
 from worlds import Given, folder_run, own_models, play, ready, stopped_and_resumed, world
 
@@ -75,7 +75,7 @@ def test_8_10_all_personal_is_independent_training():
 
 def test_patches_are_the_clients_own_and_the_rest_is_averaged():
     """SPEC 6.3 over two rounds, by torch: shared layers and moments come down, patches and theirs stay; n is global."""
-    prepared = ready(personal_world(weighting=to.ByShare(), fractions=(1.0, 1.0, 0.0, 1.0)))
+    prepared = ready(personal_world(weighting=to.weighting.ByShare(), fractions=(1.0, 1.0, 0.0, 1.0)))
     server, _ = play(prepared, 2)
     p = torch.tensor(COUNTS, dtype=torch.float64)[[0, 1, 3]]
     shared, clients = prepared.model.layout.shared, (0, 1, 3)
@@ -140,7 +140,7 @@ def test_scale_or_statistics_alone_stay_home_and_the_rest_is_averaged():
             assert not torch.allclose(getattr(a, own), getattr(b, own))
             assert torch.equal(getattr(a, common), getattr(b, common))
         assert ("norm1.running_mean" in server.states) == (kind == "yb")
-    with pytest.raises(Mistake, match="us keeps nothing at home"):
+    with pytest.raises(UserError, match="us keeps nothing at the client"):
         ready(dataclasses.replace(personal_world(to.personal.us), model=to.models.MLP(4)))
 
 
@@ -159,12 +159,14 @@ def test_8_11_patches_do_not_depend_on_other_clients_patches():
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
-SCHEMES = [to.CompleteOnly(), to.ByShare(), to.ByWork(), to.FedNova()]
+SCHEMES = [to.weighting.CompleteOnly(), to.weighting.ByShare(), to.weighting.ByWork(), to.weighting.FedNova()]
 HOMES = [{}, {"personal": to.personal.batch_norm}, {"personal": to.personal.batch_norm, "share_personal": True}]
 
 
 @pytest.mark.parametrize("weighting", SCHEMES, ids=lambda w: type(w).__name__)
-@pytest.mark.parametrize("substitution", [to.Unused(), to.Spread()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "substitution", [to.substitution.NoSubstitution(), to.substitution.Spread()], ids=lambda s: type(s).__name__
+)
 def test_8_11_running_variances_stay_positive_under_every_scheme(weighting, substitution):
     """Whatever is boosted or scaled, variances are means: at the server, at home, and shared (rules 16, 18)."""
     for i, (home, optimizer) in enumerate(itertools.product(HOMES, (to.SGD(lr=0.3), ADAM))):
@@ -186,9 +188,9 @@ def test_7_3_rules_9_and_16_only_shared_parameters_are_columns_of_the_update():
     prepared = ready(personal_world())
     widths = []
 
-    class Looking(to.Unused):
-        def observe(self, state, arrived):
-            widths.append(arrived.update_RP.shape[1])
+    class Looking(to.substitution.NoSubstitution):
+        def observe(self, state, updates):
+            widths.append(updates.update_RP.shape[1])
             return state
 
     looked = ready(personal_world(substitution=Looking()))
@@ -346,7 +348,7 @@ def test_8_12_personal_accuracy_is_each_clients_own_model_on_its_own_test_data()
 def test_personal_accuracy_does_not_depend_on_engine_or_chunks(engine, monkeypatch):
     by_hand, other = (ready(with_tests(personal_world()), **{"runtime.engine": e}) for e in ("by-hand", engine))
     expected = by_hand.evaluate(play(by_hand, 1)[0], 0).per_client["personal_loss"][1]
-    monkeypatch.setattr("turnout.evaluation.metrics.ROOM", 1)  # one client at a time
+    monkeypatch.setattr("turnout.clients.metrics.ROOM", 1)  # one client at a time
     torch.testing.assert_close(other.evaluate(play(other, 1)[0], 0).per_client["personal_loss"][1], expected)
 
 
@@ -362,7 +364,7 @@ def test_a_million_clients_do_not_need_a_million_models():
     data = to.data.Synthetic(clients=1_000_000, sizes=to.data.Equal(30), test_share=0.2)
     experiment = to.Experiment(
         to.World(data), algorithm=to.Algorithm(selection=to.selection.Count(5), personal=to.personal.Named("*.bias")),
-        evaluate=to.Evaluate(clients=20), runtime=to.InProcess(device="cpu", threads=1),
+        evaluate=to.Evaluate(clients=20), runtime=to.runtime.InProcess(device="cpu", threads=1),
     )  # fmt: skip
     prepared = ready(experiment)
     server, _ = play(prepared, 2)
@@ -451,7 +453,7 @@ def toml_world(**algorithm) -> to.Experiment:
     data = to.data.Noisy(to.data.Digits(clients=6, sizes=to.data.Equal(20), partition=to.partition.Classes(2)))
     local = to.Local(to.Adam(), epochs=1, batch_size=8)
     chosen = to.Algorithm(local, personal=to.personal.batch_norm, selection=to.selection.Fraction(0.5), **algorithm)
-    runtime = to.InProcess(device="cpu", threads=1)
+    runtime = to.runtime.InProcess(device="cpu", threads=1)
     return to.Experiment(to.World(data), to.models.MLP(8, batch_norm=True), chosen, runtime=runtime)
 
 
@@ -473,8 +475,8 @@ def test_noisy_clients_are_known():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": to.models.MLP(6)}, "batch-norm keeps nothing at home.*plain FedAvg"),
-        ({"algorithm.personal": to.personal.Named("head.*")}, "keeps nothing at home"),
+        ({"model": to.models.MLP(6)}, "batch-norm keeps nothing at the client.*plain FedAvg"),
+        ({"algorithm.personal": to.personal.Named("head.*")}, "keeps nothing at the client"),
         ({"evaluate.activations": True}, "newcomers = 'average'"),
         ({"evaluate.activations": True, "model": to.models.MLP(6), "algorithm.personal": None}, "has none"),
         (
@@ -484,20 +486,20 @@ def test_noisy_clients_are_known():
         ({"algorithm.newcomers": "average"}, "share_personal"),
         ({"algorithm.newcomers": "averaged"}, "'initial', 'average' or 'calibrated'"),
         ({"algorithm.newcomers": "calibrated", "algorithm.personal": to.personal.Named("output.*")}, "BatchNorm"),
-        ({"algorithm.newcomers": "calibrated", "algorithm.personal": None}, "BatchNorm statistics that stay home"),
+        ({"algorithm.newcomers": "calibrated", "algorithm.personal": None}, "personal BatchNorm statistics"),
     ],
 )
 def test_mistakes_are_sentences_before_the_first_round(changes, words):
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UserError, match=words):
         ready(personal_world(), **changes)
 
 
 def test_an_option_without_effect_is_a_mistake():
-    with pytest.raises(Mistake, match="no effect"):
+    with pytest.raises(UserError, match="no effect"):
         to.Algorithm(share_personal=True)
-    with pytest.raises(Mistake, match="not measured here"):
+    with pytest.raises(UserError, match="not measured here"):
         stop_rules.metric_of(personal_world().but(**{"stop.metric": "global_accuracy"}))
-    with pytest.raises(Mistake, match="own must be measured"):
+    with pytest.raises(UserError, match="own must be measured"):
         stop_rules.metric_of(personal_world().but(**{"evaluate.personal": False}))
 
 

@@ -6,9 +6,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from turnout.clients.state import ClientState
+from turnout.clients.work import finite_clients
 from turnout.engine.batches import address_batches
 from turnout.engine.dropout import keep_mask
-from turnout.round import still_finite
 from turnout.types import Samples
 
 
@@ -25,7 +25,7 @@ def test_rows_that_a_client_keeps_may_lie_apart():
     with FakeTensorMode():
         kept = ClientState(torch.zeros(3, 2, device="cuda"), seen={"layer": torch.zeros(3, 5)})
         finite_R = torch.ones(3, dtype=torch.bool, device="cuda")
-        assert still_finite(finite_R, kept.to_rows()).device.type == "cuda"
+        assert finite_clients(finite_R, kept.to_rows()).device.type == "cuda"
 
 
 def test_the_order_of_samples_takes_rows_of_any_whole_numbers():

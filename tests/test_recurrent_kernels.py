@@ -1,6 +1,6 @@
 """LSTM and GRU of many clients against ordinary autograd, on every implementation there is: the plain form always, on a
-machine with a GPU and Triton also the kernels of engine/gpu/lstm.py and gru.py, and where Triton interprets its kernels
-(TRITON_INTERPRET=1) on a CPU as well. The kernels round products as TF32 does.
+machine with a GPU and Triton also the kernels of engine/kernels/lstm.py and gru.py, and where Triton interprets its
+kernels (TRITON_INTERPRET=1) on a CPU as well. The kernels round products as TF32 does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from test_recurrent import MODELS, Text
 from turnout.engine import recurrent
 from turnout.engine.autograd import Looped, Vmapped
 from turnout.engine.batches import Batch
-from turnout.engine.gpu import gru, lstm, recurrence
+from turnout.engine.kernels import gru, lstm, recurrence
 from turnout.engine.network import Network
 from turnout.layout import lay_out
 from turnout.machine import triton_tools

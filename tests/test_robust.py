@@ -12,37 +12,39 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 import turnout as to
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.aggregation import Combined, combined_of
-from turnout.parts.arrived import Arrived
 from turnout.parts.robust.coordinates import coordinate_median, trimmed_mean
 from turnout.parts.robust.distances import geometric_median
-from turnout.tracks.oddities import oddities
+from turnout.parts.updates import Updates
+from turnout.running.tracks.preflight import preflight
 from turnout.types import Turnout
 from worlds import local_updates, play, ready, world
 
 ROBUST = [
-    to.CoordinateMedian(),
-    to.TrimmedMean(0.4),
-    to.GeometricMedian(),
-    to.Krum(0.4),
-    to.MultiKrum(0.4),
-    to.NormClip(),
-    to.CentredClip(),
+    to.aggregation.CoordinateMedian(),
+    to.aggregation.TrimmedMean(0.4),
+    to.aggregation.GeometricMedian(),
+    to.aggregation.Krum(0.4),
+    to.aggregation.MultiKrum(0.4),
+    to.aggregation.NormClip(),
+    to.aggregation.CentredClip(),
 ]
-WHOLE = [part for part in ROBUST if not isinstance(part, to.NormClip)]  # those that undo what the hostile do
+WHOLE = [
+    part for part in ROBUST if not isinstance(part, to.aggregation.NormClip)
+]  # those that undo what the hostile do
 
 
-def arrived(rows: list[list[float]] | Tensor, clients: list[int] | None = None) -> Arrived:
+def updates_of(rows: list[list[float]] | Tensor, clients: list[int] | None = None) -> Updates:
     update_RP = torch.as_tensor(rows, dtype=torch.float64)
     client_R = torch.arange(len(update_RP)) if clients is None else torch.tensor(clients)
     one_C = torch.ones(int(client_R.max()) + 1, dtype=torch.float64)
     turnout = Turnout(torch.arange(len(one_C)), one_C, 1.0, one_C, one_C)
-    return Arrived(0, 0, client_R, update_RP, torch.zeros(update_RP.shape[1], dtype=torch.float64), turnout)
+    return Updates(0, 0, client_R, update_RP, torch.zeros(update_RP.shape[1], dtype=torch.float64), turnout, client_R)
 
 
 def combine(part, rows, weights: list[float], clients: list[int] | None = None) -> Combined:
-    return combined_of(part.combine(arrived(rows, clients), torch.tensor(weights, dtype=torch.float64)))
+    return combined_of(part.combine(updates_of(rows, clients), torch.tensor(weights, dtype=torch.float64)))
 
 
 def centre(part, rows, weights: list[float] | None = None) -> Tensor:
@@ -55,15 +57,21 @@ def centre(part, rows, weights: list[float] | None = None) -> Tensor:
 
 def test_the_coordinate_median_is_yins_with_equal_weights_and_halfway_where_their_number_is_even():
     rows = [[-3.0, 2.0], [1.0, -8.0], [4.0, 5.0]]
-    assert centre(to.CoordinateMedian(), rows).tolist() == [1.0, 2.0]
-    assert centre(to.CoordinateMedian(), [*rows, [2.0, 6.0]]).tolist() == [1.5, 3.5]
+    assert centre(to.aggregation.CoordinateMedian(), rows).tolist() == [1.0, 2.0]
+    assert centre(to.aggregation.CoordinateMedian(), [*rows, [2.0, 6.0]]).tolist() == [1.5, 3.5]
 
 
 def test_a_weight_is_that_many_votes():
     """What is lent to a stand-in counts like a second reply that says the same, for all that vote."""
     rows = torch.randn(4, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     twice = torch.cat([rows, rows[2:3]])
-    for part in (to.CoordinateMedian(), to.TrimmedMean(0.2), to.GeometricMedian(), to.NormClip(), to.NormClip(1.0)):
+    for part in (
+        to.aggregation.CoordinateMedian(),
+        to.aggregation.TrimmedMean(0.2),
+        to.aggregation.GeometricMedian(),
+        to.aggregation.NormClip(),
+        to.aggregation.NormClip(1.0),
+    ):
         lent, said_twice = centre(part, rows, [1.0, 1.0, 2.0, 1.0]), centre(part, twice, [1.0] * 5)
         torch.testing.assert_close(lent, said_twice, msg=str(part))
     assert coordinate_median(torch.tensor([[1.0], [2.0], [9.0]]), torch.tensor([0.2, 0.2, 0.6])) == 9.0
@@ -89,10 +97,10 @@ def test_both_by_column_are_those_of_replies_said_as_often_as_they_weigh(replies
 
 def test_the_trimmed_mean_leaves_out_the_share_at_either_end():
     rows = [[-90.0], [1.0], [2.0], [6.0], [70.0]]
-    assert float(centre(to.TrimmedMean(0.2), rows)) == pytest.approx(3.0)
+    assert float(centre(to.aggregation.TrimmedMean(0.2), rows)) == pytest.approx(3.0)
     # β = 0.3 of five: one and a half from either end, so that half of 1 and of 6 remain: (0.5 + 2 + 3) / 2
-    assert float(centre(to.TrimmedMean(0.3), rows)) == pytest.approx(2.75)
-    assert float(centre(to.TrimmedMean(0.0), rows)) == pytest.approx(-11 / 5)
+    assert float(centre(to.aggregation.TrimmedMean(0.3), rows)) == pytest.approx(2.75)
+    assert float(centre(to.aggregation.TrimmedMean(0.0), rows)) == pytest.approx(-11 / 5)
     # by weight: 0.4 of the weight is at -90, of which β = 0.2 is cut; at the other end the 0.2 of 5
     found = trimmed_mean(torch.tensor([[-90.0], [1.0], [5.0]]), torch.tensor([0.4, 0.4, 0.2]).double(), 0.2)
     assert float(found) == pytest.approx((0.2 * -90 + 0.4 * 1) / 0.6)
@@ -112,47 +120,48 @@ def test_krum_is_blanchards():
     """m = 6, f = 1: the m − f − 2 = 3 nearest. Scores by hand on a line: 0, 1, 2, 3, 8 and 100."""
     rows = [[0.0], [1.0], [2.0], [3.0], [8.0], [100.0]]
     # 1: 1 + 1 + 4 = 6; 2: 1 + 1 + 4 = 6; 0: 1 + 4 + 9 = 14; 3: 1 + 4 + 9 = 14: the tie goes to the first client
-    found = combine(to.Krum(1 / 6), rows, [0.1] * 6)
+    found = combine(to.aggregation.Krum(1 / 6), rows, [0.1] * 6)
     assert found.used_R.tolist() == [False, True, False, False, False, False]
     assert float(found.update_P) == pytest.approx(0.6 * 1.0)
     assert found.extra == {"left_out": 5.0}
-    kept = combine(to.MultiKrum(1 / 6), rows, [0.1] * 6)
+    kept = combine(to.aggregation.MultiKrum(1 / 6), rows, [0.1] * 6)
     assert kept.used_R.tolist() == [True] * 5 + [False]
     assert float(kept.update_P) == pytest.approx(0.6 * (0 + 1 + 2 + 3 + 8) / 5)
-    some = combine(to.MultiKrum(1 / 6, keep=0.5), rows, [0.1, 0.2, 0.1, 0.2, 0.2, 0.2])
+    some = combine(to.aggregation.MultiKrum(1 / 6, keep=0.5), rows, [0.1, 0.2, 0.1, 0.2, 0.2, 0.2])
     assert int(some.used_R.sum()) == 3
 
 
 def test_what_a_stand_in_lends_is_a_vote_for_it_in_krum_too():
     """0 and 1 are near each other, 5 and 5.5 too: whose pair has more votes is chosen."""
     rows = [[0.0], [1.0], [5.0], [5.6]]
-    assert float(combine(to.Krum(0.0), rows, [0.4, 0.4, 0.1, 0.1]).update_P) in (0.0, 1.0)
-    assert float(combine(to.Krum(0.0), rows, [0.1, 0.1, 0.4, 0.4]).update_P) in (5.0, 5.6)
+    assert float(combine(to.aggregation.Krum(0.0), rows, [0.4, 0.4, 0.1, 0.1]).update_P) in (0.0, 1.0)
+    assert float(combine(to.aggregation.Krum(0.0), rows, [0.1, 0.1, 0.4, 0.4]).update_P) in (5.0, 5.6)
 
 
 def test_norm_clipping_cuts_to_the_limit_and_leaves_shorter_ones_alone():
     rows = [[3.0, 4.0], [0.0, -1.0]]
     torch.testing.assert_close(
-        combine(to.NormClip(2.0), rows, [0.25, 0.5]).update_P, torch.tensor([0.25 * 1.2, 0.25 * 1.6 - 0.5]).double()
+        combine(to.aggregation.NormClip(2.0), rows, [0.25, 0.5]).update_P,
+        torch.tensor([0.25 * 1.2, 0.25 * 1.6 - 0.5]).double(),
     )
-    assert combine(to.NormClip(2.0), rows, [0.5, 0.5]).extra == {"clipped": 1.0}
+    assert combine(to.aggregation.NormClip(2.0), rows, [0.5, 0.5]).extra == {"clipped": 1.0}
     # without a limit, the median length: of 1, 2 and 50 that is 2
-    by_median = centre(to.NormClip(), [[1.0, 0.0], [0.0, -2.0], [50.0, 0.0]])
+    by_median = centre(to.aggregation.NormClip(), [[1.0, 0.0], [0.0, -2.0], [50.0, 0.0]])
     torch.testing.assert_close(by_median, torch.tensor([1.0, -2 / 3]).double())
 
 
 def test_centred_clipping_is_the_papers_step_from_the_median():
     """v0 = (1, 0): distances 1, 0 and 9; with τ = 3 one step is v0 + ((-1, 0) + (0, 0) + (0, 3)) / 3."""
     rows = [[0.0, 0.0], [1.0, 0.0], [1.0, 9.0]]
-    found = centre(to.CentredClip(3.0, steps=1), rows)
+    found = centre(to.aggregation.CentredClip(3.0, steps=1), rows)
     torch.testing.assert_close(found, torch.tensor([1 - 1 / 3, 1.0]).double())
 
 
 def test_centred_clipping_steps_as_often_as_asked():
     """0, 0 and 10 with τ = 2: v0 = 0, v1 = (0 + 0 + 2) / 3 and v2 = v1 + (-2/3 - 2/3 + 2) / 3 = 8/9."""
     rows = [[0.0], [0.0], [10.0]]
-    assert float(centre(to.CentredClip(2.0, steps=1), rows)) == pytest.approx(2 / 3)
-    assert float(centre(to.CentredClip(2.0, steps=2), rows)) == pytest.approx(8 / 9)
+    assert float(centre(to.aggregation.CentredClip(2.0, steps=1), rows)) == pytest.approx(2 / 3)
+    assert float(centre(to.aggregation.CentredClip(2.0, steps=2), rows)) == pytest.approx(8 / 9)
 
 
 # -- promises of all of them
@@ -191,7 +200,7 @@ def test_below_the_breakdown_point_a_minority_is_bounded_however_large_its_updat
     found = centre(part, with_hostile(3, size))
     longest = float(HONEST.norm(dim=1).max())
     assert float(found.norm()) <= 2 * (1 - 1 / 3) / (1 - 2 / 3) * longest
-    if isinstance(part, to.CoordinateMedian | to.TrimmedMean):
+    if isinstance(part, to.aggregation.CoordinateMedian | to.aggregation.TrimmedMean):
         assert bool((found >= HONEST.min(0).values - 1e-9).all() and (found <= HONEST.max(0).values + 1e-9).all())
     if part in WHOLE:
         assert bool((found > 0.5).all()), "the direction is that of the honest"
@@ -205,13 +214,13 @@ def test_above_the_breakdown_point_it_follows_the_majority(part):
 
 def test_the_breakdown_point_of_the_trimmed_mean_is_its_share():
     """A fifth is cut at either end: two of eight are more than that, one of seven is less."""
-    assert float(centre(to.TrimmedMean(0.2), with_hostile(1, 1e9)).min()) > 0.5
-    assert float(centre(to.TrimmedMean(0.2), with_hostile(2, 1e9)).max()) < -1e6
+    assert float(centre(to.aggregation.TrimmedMean(0.2), with_hostile(1, 1e9)).min()) > 0.5
+    assert float(centre(to.aggregation.TrimmedMean(0.2), with_hostile(2, 1e9)).max()) < -1e6
 
 
 def test_norm_clipping_with_a_limit_has_no_breakdown_point_but_moves_by_the_hostile_share():
     for hostile in (1, 6, 60):
-        found, share = centre(to.NormClip(0.5), with_hostile(hostile, 1e9)), hostile / (6 + hostile)
+        found, share = centre(to.aggregation.NormClip(0.5), with_hostile(hostile, 1e9)), hostile / (6 + hostile)
         assert float(found.norm()) <= 0.5 + 1e-9
         honest = (1 - share) * (0.5 * HONEST / HONEST.norm(dim=1, keepdim=True)).mean(0)
         assert float((found - honest).norm()) == pytest.approx(0.5 * share)
@@ -223,7 +232,7 @@ def test_in_single_precision_and_over_many_columns_it_is_the_same(part, monkeypa
     whole = centre(part, rows)
     monkeypatch.setattr("turnout.parts.robust.votes.BLOCK", 35)  # seven columns at a time
     torch.testing.assert_close(centre(part, rows), whole)
-    single = combined_of(part.combine(arrived(rows.float()), torch.full((5,), 0.2, dtype=torch.float64))).update_P
+    single = combined_of(part.combine(updates_of(rows.float()), torch.full((5,), 0.2, dtype=torch.float64))).update_P
     torch.testing.assert_close(single.double(), whole, atol=1e-5, rtol=1e-4)
 
 
@@ -240,25 +249,27 @@ def moved(**algorithm) -> tuple[Tensor, Tensor, object]:
 
 
 def test_a_median_of_scheme_c_sees_updates_scaled_by_work_and_leaves_the_missing_share_unused():
-    change_P, own_CP, record = moved(aggregation=to.CoordinateMedian())
+    change_P, own_CP, record = moved(aggregation=to.aggregation.CoordinateMedian())
     sent_RP = own_CP[[0, 1, 3]] * torch.tensor([1.0, 2.0, 1.0]).double()[:, None]
     weight = torch.tensor([8.0, 12.0, 16.0]).double() / 40
     torch.testing.assert_close(change_P, 0.9 * coordinate_median(sent_RP, weight))
     assert record.weight_sum == pytest.approx(0.9)
-    literal_P, _, _ = moved(aggregation=to.CoordinateMedian(), scale_at="server")
+    literal_P, _, _ = moved(aggregation=to.aggregation.CoordinateMedian(), scale_at="server")
     torch.testing.assert_close(literal_P, change_P)
 
 
 def test_a_friends_vote_is_the_missing_clients_too():
     """Without history the missing share is spread: votes in proportion, and all of the weight is there."""
-    change_P, own_CP, record = moved(aggregation=to.CoordinateMedian(), substitution=to.Friends())
+    change_P, own_CP, record = moved(
+        aggregation=to.aggregation.CoordinateMedian(), substitution=to.substitution.Friends()
+    )
     sent_RP = own_CP[[0, 1, 3]] * torch.tensor([1.0, 2.0, 1.0]).double()[:, None]
     torch.testing.assert_close(change_P, coordinate_median(sent_RP, torch.tensor([8.0, 12.0, 16.0]).double() / 36))
     assert record.weight_sum == pytest.approx(1.0)
 
 
 def test_whom_krum_does_not_choose_leaves_no_trace():
-    change_P, own_CP, record = moved(aggregation=to.Krum(0.2), weighting=to.FedAvg())
+    change_P, own_CP, record = moved(aggregation=to.aggregation.Krum(0.2), weighting=to.weighting.FedAvg())
     weight_C = record.clients["weight"]
     chosen = int(weight_C.argmax())
     assert record.counted == 1
@@ -280,44 +291,57 @@ def test_absent_clients_are_invisible_to_all_of_them():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"aggregation": to.CoordinateMedian(), "compression": to.SparseTernary(0.01)}, "hardly anything"),
-        ({"aggregation": to.TrimmedMean(), "compression": to.TopK(0.1)}, "use GeometricMedian, MultiKrum or NormClip"),
-        ({"aggregation": to.Krum(), "mixing": to.FedAMP()}, "leave one of them out"),
-        ({"aggregation": to.NormClip(), "substitution": to.Stale()}, "use Friends or Spread"),
+        (
+            {"aggregation": to.aggregation.CoordinateMedian(), "compression": to.compression.SparseTernary(0.01)},
+            "hardly anything",
+        ),
+        (
+            {"aggregation": to.aggregation.TrimmedMean(), "compression": to.compression.TopK(0.1)},
+            "use GeometricMedian, MultiKrum or NormClip",
+        ),
+        ({"aggregation": to.aggregation.Krum(), "mixing": to.mixing.FedAMP()}, "leave one of them out"),
+        ({"aggregation": to.aggregation.NormClip(), "substitution": to.substitution.Stale()}, "use Friends or Spread"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_sentence(settings, says: str):
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         to.Algorithm(**settings)
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: to.TrimmedMean(0.5),
-        lambda: to.Krum(-0.1),
-        lambda: to.MultiKrum(keep=0.0),
-        lambda: to.NormClip(0.0),
-        lambda: to.CentredClip(steps=0),
-        lambda: to.GeometricMedian(smoothing=0.0),
+        lambda: to.aggregation.TrimmedMean(0.5),
+        lambda: to.aggregation.Krum(-0.1),
+        lambda: to.aggregation.MultiKrum(keep=0.0),
+        lambda: to.aggregation.NormClip(0.0),
+        lambda: to.aggregation.CentredClip(steps=0),
+        lambda: to.aggregation.GeometricMedian(smoothing=0.0),
     ],
 )
 def test_settings_that_cannot_be_are_refused(make):
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         make()
 
 
 def test_a_way_past_the_aggregation_is_told_before_the_first_round():
     data = to.data.Digits(clients=4)
     experiment = to.Experiment(to.World(data))
-    for aggregation, told in ((to.CoordinateMedian(), 1), (to.MultiKrum(), 0), (to.WeightedSum(), 0)):
-        algorithm = to.Algorithm(terms=(to.Scaffold(),), aggregation=aggregation)
-        assert len(oddities(experiment, algorithm, data.load(0, None), drop_single=True)) == told
-    assert oddities(experiment, to.Algorithm(aggregation=to.Krum()), data.load(0, None), drop_single=True) == []
+    for aggregation, outbox in (
+        (to.aggregation.CoordinateMedian(), 1),
+        (to.aggregation.MultiKrum(), 0),
+        (to.aggregation.WeightedSum(), 0),
+    ):
+        algorithm = to.Algorithm(terms=(to.terms.Scaffold(),), aggregation=aggregation)
+        assert len(preflight(experiment, algorithm, data.load(0, None), drop_single=True)) == outbox
+    assert (
+        preflight(experiment, to.Algorithm(aggregation=to.aggregation.Krum()), data.load(0, None), drop_single=True)
+        == []
+    )
 
 
 def test_ternary_messages_can_be_judged_whole():
-    change_P, _, record = moved(aggregation=to.MultiKrum(), compression=to.SparseTernary(0.3))
+    change_P, _, record = moved(aggregation=to.aggregation.MultiKrum(), compression=to.compression.SparseTernary(0.3))
     assert bool(change_P.any())
     assert record.extra["left_out"] == 1
 

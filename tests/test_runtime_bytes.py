@@ -11,17 +11,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-import turnout as to
 from bytes_runtime import BytesOnly, Process
+from example_experiments import scaffold, ternary
 from turnout.parts.compression.base import Sending
 from turnout.parts.compression.codec.ternary import Ternary
-from turnout.recipes import cook
-from turnout.round import download_for
+from turnout.running.tracks.prepare import prepare
 from turnout.runtimes import border, wire
 from turnout.runtimes.schema import Refused
-from turnout.testing.parity import shrunk, small_recipes
-from turnout.tracks.prepare import prepare
+from turnout.testing.parity import shrunk
 from turnout.types import Message, Replies
+from worlds import download_for
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def processes() -> Iterator[tuple[Process, ...]]:
 
 def test_what_crosses_is_the_download_and_the_replies(processes):
     """A round costs about a model a process down, an update a participant up; kept rows never travel."""
-    experiment = small_recipes()["baselines/SCAFFOLD"]
+    experiment = shrunk(scaffold())
     track = prepare(experiment.but(runtime=BytesOnly(processes)))
     before = [process.received for process in processes]
     _, record = track.round(track.begin(), 0)
@@ -64,9 +63,9 @@ def a_reply():
 
 def made_reply():
     """One client's reply as a device would send it, and what it is held against."""
-    track = prepare(shrunk(cook("compression")["ternary"]).but(runtime=to.InProcess(device="cpu", threads=1)))
-    server, runtime = track.begin(), track.runtime
-    download = download_for(torch.arange(3), server, 0, 0.1, track.algorithm, runtime.layout.shared_slots)
+    track = prepare(shrunk(ternary()))
+    runtime = track.runtime
+    download = download_for(torch.arange(3), track)
     asked = runtime.full_work(torch.tensor([1]), 0)
     replies, _ = runtime.clients.work(download, asked)
     sending = Sending(0, track.experiment.seed, asked.client_R, runtime.layout.shared_slots)
@@ -77,7 +76,7 @@ def spoilt(replies: Replies, kind: str) -> Replies:
     message, report = replies.message, replies.report
     byte = message.tensors["byte"]
     changed = {
-        "another's": {"client_C": replies.client_C + 1},
+        "another's": {"client_R": replies.client_R + 1},
         "cut": {"message": Message(message.tensors | {"byte": byte[:, : byte.shape[1] // 2]}, message.bytes_C // 2)},
         "noise": {"message": Message(message.tensors | {"byte": 255 - byte}, message.bytes_C)},
         "no loss": {"report": {name: value for name, value in report.items() if name != "loss"}},

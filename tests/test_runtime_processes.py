@@ -14,27 +14,22 @@ import pytest
 import torch
 
 import turnout as to
-from turnout.config.read import to_toml
-from turnout.recipes import cook
-from turnout.records.checkpoint import rounds_done
-from turnout.records.same import same
+from example_experiments import ternary
 from turnout.running import loop
+from turnout.running.config.read import to_toml
 from turnout.running.loop import FinishedRound
-from turnout.runtimes.keeping import KEPT
+from turnout.running.records.checkpoint import rounds_done
+from turnout.running.records.same import same
+from turnout.runtimes.crew import KEPT
 from turnout.runtimes.processes import GROUP
-from turnout.runtimes.ranks import read_tree, write_tree
+from turnout.runtimes.wire import read_tree, write_tree
 from turnout.types import flatten
 
-ALONE = to.InProcess(device="cpu", threads=1)
-
-
-def ternary(rounds: int) -> to.Experiment:
-    """Clients keep residuals, so that a part that was lost must not be half remembered."""
-    return cook("compression")["ternary"].but(rounds=rounds, runtime=ALONE)
+ALONE = to.runtime.InProcess(device="cpu", threads=1)
 
 
 def in_two(experiment: to.Experiment) -> to.Experiment:
-    return experiment.but(runtime=to.Processes(2, ALONE))
+    return experiment.but(runtime=to.runtime.Processes(2, ALONE))
 
 
 def test_a_process_that_dies_costs_a_sentence_and_resume_goes_on_to_the_same_values(tmp_path, monkeypatch):
@@ -46,7 +41,7 @@ def test_a_process_that_dies_costs_a_sentence_and_resume_goes_on_to_the_same_val
 
     whole, killed, experiment = tmp_path / "whole", tmp_path / "killed", ternary(6)
     to.run(experiment, whole, quiet=True)
-    with pytest.raises(to.Mistake, match=r"process 2 of 2 has ended \(by signal 9\).*--resume"):
+    with pytest.raises(to.UserError, match=r"process 2 of 2 has ended \(by signal 9\).*--resume"):
         to.run(in_two(experiment), killed, quiet=True, on_round=kill)
     assert rounds_done(killed) == 3
     to.run(in_two(experiment), killed, quiet=True, resume=True)
@@ -56,14 +51,14 @@ def test_a_process_that_dies_costs_a_sentence_and_resume_goes_on_to_the_same_val
 
 def test_what_only_this_program_has_cannot_go_to_others(tmp_path):
     experiment = in_two(ternary(2)).but(model=lambda: to.models.MLP(8))
-    with pytest.raises(to.Mistake, match="put it into a module"):
+    with pytest.raises(to.UserError, match="put it into a module"):
         to.run(experiment, tmp_path / "run", quiet=True)
     assert not KEPT._things
 
 
 def test_settings_that_make_no_sense():
-    with pytest.raises(to.Mistake, match=r"runtime.number must be 1 to 1024"):
-        to.Processes(0)
+    with pytest.raises(to.UserError, match=r"runtime.number must be 1 to 1024"):
+        to.runtime.Processes(0)
 
 
 def test_what_is_started_serves_the_runs_of_a_block_and_ends_with_it():
@@ -187,8 +182,8 @@ def test_torchrun_and_processes_must_agree(monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "1")
-    with pytest.raises(to.Mistake, match="torchrun has started 3 processes"):
+    with pytest.raises(to.UserError, match="torchrun has started 3 processes"):
         to.run(in_two(ternary(2)), quiet=True)
     monkeypatch.setenv("RANK", "1")
-    with pytest.raises(to.Mistake, match="only the first has the experiment"):
+    with pytest.raises(to.UserError, match="only the first has the experiment"):
         to.run(in_two(replace(ternary(2))), quiet=True)

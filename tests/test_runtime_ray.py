@@ -10,26 +10,27 @@ from collections.abc import Callable
 import pytest
 
 import turnout as to
+from example_experiments import ternary, three_users
 from turnout.machine.optional import optional
-from turnout.recipes import cook
-from turnout.runtimes.keeping import KEPT
+from turnout.recipes import participation
+from turnout.runtimes.crew import KEPT
 from turnout.runtimes.ray import RayWorkers
 from turnout.testing.parity import difference, played, shrunk
 
-HERE = to.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
-TERNARY = shrunk(cook("compression")["ternary"], rounds=5)
-SCORES = shrunk(cook("labels")["distilled"], rounds=3)
+HERE = to.runtime.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
+TERNARY = shrunk(ternary(), rounds=5)
+SCORES = shrunk(three_users(), rounds=3)
 
 
 def disturbed(
-    disturb: Callable[[list[int], int], None], settings: to.Ray, monkeypatch: pytest.MonkeyPatch,
+    disturb: Callable[[list[int], int], None], settings: to.runtime.Ray, monkeypatch: pytest.MonkeyPatch,
     experiment: to.Experiment = TERNARY, stage: str = "work",
 ) -> None:  # fmt: skip
     """Something happens in every round while its parts are at work, and the results are those of one process."""
     work, rounds = RayWorkers.each, itertools.count()
 
     def each(self, what, common, parts, meanwhile):
-        victims = [self.ray.get(actor.pid.remote()) for actor in self.crew._idle]
+        victims = [self.ray.get(actor.pid.remote()) for actor in self.group._idle]
 
         def then() -> None:
             if what == stage:
@@ -54,7 +55,7 @@ def test_a_worker_that_is_killed_costs_a_repetition_of_its_part(monkeypatch):
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
 
-    disturbed(kill, to.Ray(workers=2, compute=HERE), monkeypatch)
+    disturbed(kill, to.runtime.Ray(workers=2, compute=HERE), monkeypatch)
     assert len(killed) >= 2
 
 
@@ -66,7 +67,7 @@ def test_a_worker_that_has_built_a_model_and_dies_before_it_learns_is_done_witho
         if t == 1:
             os.kill(pids[0], signal.SIGKILL)
 
-    disturbed(kill, to.Ray(workers=2, compute=HERE), monkeypatch, SCORES, "learn")
+    disturbed(kill, to.runtime.Ray(workers=2, compute=HERE), monkeypatch, SCORES, "learn")
 
 
 @pytest.mark.slow
@@ -84,18 +85,18 @@ def test_a_machine_that_dies_costs_a_repetition_of_its_part(monkeypatch):
             cluster.remove_node(second, allow_graceful=False)
 
     try:
-        disturbed(lose, to.Ray(address=cluster.address, workers=2, compute=HERE), monkeypatch)
+        disturbed(lose, to.runtime.Ray(address=cluster.address, workers=2, compute=HERE), monkeypatch)
     finally:
         cluster.shutdown()
 
 
 def test_an_address_where_nobody_is_says_so_at_once():
-    experiment = shrunk(cook("participation")["C"]).but(runtime=to.Ray(address="127.0.0.1:1"))
-    with pytest.raises(to.Mistake, match=r"'127.0.0.1:1': no Ray cluster answers there"):
+    experiment = shrunk(participation()["C"]).but(runtime=to.runtime.Ray(address="127.0.0.1:1"))
+    with pytest.raises(to.UserError, match=r"'127.0.0.1:1': no Ray cluster answers there"):
         played(experiment, experiment.runtime)
 
 
 @pytest.mark.parametrize("wrong", [{"workers": 0}, {"cpus": 0}, {"gpus": 1.5}])
 def test_settings_that_make_no_sense(wrong):
-    with pytest.raises(to.Mistake, match=f"runtime.{next(iter(wrong))}"):
-        to.Ray(**wrong)
+    with pytest.raises(to.UserError, match=f"runtime.{next(iter(wrong))}"):
+        to.runtime.Ray(**wrong)

@@ -12,9 +12,16 @@ from torch import Tensor
 
 import turnout as to
 from score_worlds import COUNTS, LABELS, SETS, Arrive, ask, play, public, score_world, stream
-from turnout.tracks.prepare import prepare
-from turnout.tracks.scores.public_labels import PublicLabels, accuracy
-from turnout.tracks.scores.score_table import ScoreTable, Update, beta_of, global_update, local_update
+from turnout.running.tracks.prepare import prepare
+from turnout.scores.score_table import (
+    PublicLabels,
+    ScoreTable,
+    ScoreUpdate,
+    accuracy,
+    beta_of,
+    global_update,
+    local_update,
+)
 from worlds import Given
 
 FOUR = (("ant", "bee"), ("bee", "cow"), ("cow", "dog"), ("ant", "bee", "dog"))
@@ -87,7 +94,7 @@ def test_4_2_beta_and_alpha_of_an_example():
     b1, b2 = beta_of(h1.read("plain"), first, labels, "label"), beta_of(h2.read("plain"), second, labels, "label")
     assert b1.tolist() == [1.0, 1.0]
     assert b2.tolist() == [0.5, 1.0]
-    G = global_update(old, [Update(first, h1, b1), Update(second, h2, b2)], "average").score_RL
+    G = global_update(old, [ScoreUpdate(first, h1, b1), ScoreUpdate(second, h2, b2)], "average").score_RL
     torch.testing.assert_close(G[:, 0], 0.5 * f1[:, 0])
     torch.testing.assert_close(G[:, 1], (1.0 * 0.5 * f1[:, 1] + 0.5 * f2[:, 0]) / 1.5)
     torch.testing.assert_close(G[:, 2], f2[:, 1])
@@ -102,7 +109,7 @@ def test_4_3_f_growth_and_decay(growth, decay):
     wanted = 0.0
     for _ in range(5):
         h = local_update(table, set_l, f, 0.5, growth, decay)
-        table = global_update(table, [Update(set_l, h, torch.ones(2))], "average")
+        table = global_update(table, [ScoreUpdate(set_l, h, torch.ones(2))], "average")
         wanted = (decay * wanted + 0.25) / (1.5 if growth == "shrunk" else 1.0)
     torch.testing.assert_close(table.score_RL, torch.full((1, 2), wanted, dtype=torch.float64))
     torch.testing.assert_close(table.means(), f)
@@ -112,7 +119,7 @@ def test_all_beta_zero_is_a_plain_mean():
     """SPEC 4.3 d."""
     set_l, old = torch.tensor([0, 1]), ScoreTable.blank(1, 2)
     hs = [ScoreTable(torch.tensor([[v, v]], dtype=torch.float64), torch.ones(1, 2).double()) for v in (0.2, 0.6)]
-    updates = [Update(set_l, h, torch.zeros(2)) for h in hs]
+    updates = [ScoreUpdate(set_l, h, torch.zeros(2)) for h in hs]
     torch.testing.assert_close(global_update(old, updates, "average").score_RL, torch.full((1, 2), 0.4).double())
     torch.testing.assert_close(global_update(old, updates, "sum").score_RL, torch.full((1, 2), 0.8).double())
 
@@ -128,7 +135,7 @@ def test_an_average_stays_between_what_is_averaged_and_has_no_order(data):
         set_l = torch.tensor(sorted(own))
         h = torch.rand(6, len(own), generator=g, dtype=torch.float64)
         rows = torch.rand(6, generator=g) < 0.7 if data.draw(st.booleans()) else None
-        updates.append(Update(set_l, ScoreTable(h, torch.ones_like(h)), torch.rand(len(own), generator=g), rows))
+        updates.append(ScoreUpdate(set_l, ScoreTable(h, torch.ones_like(h)), torch.rand(len(own), generator=g), rows))
     old = ScoreTable(torch.rand(6, labels, generator=g, dtype=torch.float64), torch.ones(6, labels).double())
     new, turned = (global_update(old, some, "average") for some in (updates, updates[::-1]))
     torch.testing.assert_close(new.score_RL, turned.score_RL)
@@ -146,7 +153,7 @@ def test_an_average_stays_between_what_is_averaged_and_has_no_order(data):
 # -- who influences whom
 
 
-@pytest.mark.parametrize("more", [{}, {"distil": to.Distil(epochs=1)}, {"start": "carried", "rows": "labelled"}])
+@pytest.mark.parametrize("more", [{}, {"distil": to.scores.Distil(epochs=1)}, {"start": "carried", "rows": "labelled"}])
 def test_8_15_with_unique_labels_users_do_not_influence_one_another(more):
     """Bitwise, whatever the other does: other data, or not there at all."""
     sets = (("ant", "bee"), ("cow", "dog"))
@@ -218,7 +225,7 @@ def test_4_4_joining_brings_a_new_label_and_leaving_leaves_its_scores():
     assert float(tables[0].read("plain")[:, dog].max()) == -math.inf
     assert float(tables[1].evidence_RL[:, dog].min()) > 0
     assert torch.equal(tables[2].score_RL[:, dog], tables[4].score_RL[:, dog])
-    with pytest.raises(to.Mistake, match="client 2 has not trained a model yet"):
+    with pytest.raises(to.UserError, match="client 2 has not trained a model yet"):
         track.module(state, 2)
 
 
@@ -226,7 +233,7 @@ def test_nobody_there_changes_nothing():
     track = prepare(score_world(0.0, 0.0, 0.0))
     before = track.begin()
     state, (record,) = play(track)
-    assert record.skipped == "nobody answered"
+    assert record.skipped == "no client answered"
     assert torch.equal(state.table.score_RL, before.table.score_RL)
     assert track.evaluate(state, 0).values == {}
 
@@ -238,7 +245,7 @@ def test_a_label_whose_holders_were_away_is_behind_unless_scores_are_means():
     for own, part in (([0, 1], f), ([1, 2], torch.tensor([[0.4, 0.6]], dtype=torch.float64))):
         set_l = torch.tensor(own)
         h = local_update(table, set_l, part, 0.5, "plain", 1.0)
-        table = global_update(table, [Update(set_l, h, torch.ones(2))], "average")
+        table = global_update(table, [ScoreUpdate(set_l, h, torch.ones(2))], "average")
     assert int(table.of(torch.tensor([0, 1])).read("plain").argmax()) == 1
     assert int(table.of(torch.tensor([0, 1])).read("mean").argmax()) == 0
 
@@ -275,7 +282,7 @@ def test_8_15_the_literal_reading_knows_labels_that_no_model_does():
                     f = torch.randn(400, 2, generator=g, dtype=torch.float64).softmax(1)
                     h = local_update(table, set_l, f, 0.5, "plain", 1.0)
                     mask = torch.isin(shown_R, set_l) if rows == "labelled" else None
-                    updates.append(Update(set_l, h, torch.full((2,), 0.7), mask))
+                    updates.append(ScoreUpdate(set_l, h, torch.full((2,), 0.7), mask))
                 table = global_update(table, updates, "sum")
             found[shown, rows] = accuracy(table.of(sets[1]).read("plain"), sets[1], true_R, every)
     assert found["true", "labelled"] > 0.95
@@ -284,12 +291,13 @@ def test_8_15_the_literal_reading_knows_labels_that_no_model_does():
 
 
 def test_paper_literal_is_the_printed_form():
-    literal = to.paper_literal()
+    literal = to.scores.paper_literal()
     assert (literal.rows, literal.combine, literal.held_out) == ("labelled", "sum", 0.0)
-    assert (to.Scores().rows, to.Scores().combine, to.Scores().beta, to.Scores().scores) == (
+    made = to.scores.Scores()
+    assert (made.rows, made.combine, made.beta, made.scores) == (
         "all", "average", "label", "softmax",
     )  # fmt: skip
-    track = prepare(score_world().but(algorithm=to.paper_literal()))
+    track = prepare(score_world().but(algorithm=to.scores.paper_literal()))
     assert bool(track.public.tested_R.all())
 
 

@@ -15,16 +15,16 @@ import torch
 import turnout as to
 from bytes_runtime import Process
 from bytes_scores import ScoresByBytes, score_process
-from turnout.recipes import cook
-from turnout.round_log import Evaluation, RoundRecord
-from turnout.runtimes.keeping import KEPT
-from turnout.tracks.prepare import prepare
-from turnout.tracks.scores.state import ScoreServer
-from turnout.tracks.scores.track import ScoreTrack
+from example_experiments import three_users
+from turnout.round_record import Evaluation, RoundRecord
+from turnout.running.tracks.prepare import prepare
+from turnout.runtimes.crew import KEPT
+from turnout.scores.round import ScoreServer
+from turnout.scores.track import ScoreTrack
 from turnout.types import flatten
 
 ROUNDS = 5
-HERE = to.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
+HERE = to.runtime.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
 TIMES = ("epoch_seconds", "inference_seconds")
 
 
@@ -50,7 +50,7 @@ def world(**algorithm) -> to.Experiment:
             [to.Join(2, 1), to.Leave(2, 3)],
         ),
         model=to.models.MLP(8),
-        algorithm=to.Scores(**(settings | algorithm)),
+        algorithm=to.scores.Scores(**(settings | algorithm)),
         rounds=ROUNDS,
         seed=1,
         runtime=HERE,
@@ -103,13 +103,13 @@ def check_same(experiment: to.Experiment, other: to.Experiment) -> list[RoundRec
 
 
 WAYS = [
-    {"start": "fresh", "distil": to.Distil(epochs=1)},
-    {"start": "carried", "distil": to.Distil(epochs=2, batch_size=7), "scores": "logits"},
+    {"start": "fresh", "distil": to.scores.Distil(epochs=1)},
+    {"start": "carried", "distil": to.scores.Distil(epochs=2, batch_size=7), "scores": "logits"},
     {"start": "averaged"},
     {
         "start": "averaged",
-        "distil": to.Distil(epochs=1),
-        "early": to.EarlyStopping(1, share=0.3),
+        "distil": to.scores.Distil(epochs=1),
+        "early": to.scores.EarlyStopping(1, share=0.3),
         "rows": "labelled",
     },
 ]
@@ -127,13 +127,13 @@ def test_every_way_to_start(algorithm, processes):
 def test_every_way_to_start_in_processes_that_hold_no_models():
     with KEPT.held():
         for algorithm in WAYS:
-            check_same(world(**algorithm), world(**algorithm).but(runtime=to.Processes(2, HERE)))
+            check_same(world(**algorithm), world(**algorithm).but(runtime=to.runtime.Processes(2, HERE)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["average", "literal", "distilled"])
-def test_the_recipe(variant, processes):
-    check_parity(cook("labels")[variant].but(rounds=ROUNDS, seed=1, runtime=HERE), processes)
+@pytest.mark.parametrize("distil", [False, True])
+def test_three_users_with_models_that_change(distil, processes):
+    check_parity(three_users(distil).but(rounds=ROUNDS, seed=1, runtime=HERE), processes)
 
 
 def test_processes_go_back_to_what_their_files_say(processes, tmp_path: Path):
@@ -141,10 +141,10 @@ def test_processes_go_back_to_what_their_files_say(processes, tmp_path: Path):
     state, files = track.begin(), list[str]()
     for t in range(2):
         state, _ = track.round(state, t)
-        files = track.save_clients(tmp_path, str(t), files)
+        files = track.runtime.save(tmp_path, str(t), files)
     _, wanted = track.round(state, 2)
     track = prepare(elsewhere(world(start="carried"), processes))
-    track.load_clients("", tmp_path, files)
+    track.runtime.load("", tmp_path, files)
     _, found = track.round(track.unpack(track.pack(state)), 2)
     for name in wanted.clients:
         same(wanted.clients[name], found.clients[name])
@@ -162,5 +162,5 @@ def test_models_stay_where_the_clients_are(processes):
     assert 2 * record.bytes_up < scores < 2 * record.bytes_up + 2_000 * record.answered + 2_000  # in eight bytes each
     weights = sum(p.numel() * 8 for p in to.models.MLP(400).build((64,), 2).parameters())
     assert sizes["averaged"][0] > scores + weights
-    with pytest.raises(to.Mistake, match="on its device"):
+    with pytest.raises(to.UserError, match="on its device"):
         track.module(track.begin(), 0)

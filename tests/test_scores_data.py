@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
 
 import turnout as to
 from score_worlds import LABELS, SETS, Arrive, play, public, score_world, stream
-from turnout.config.read import from_table
 from turnout.data.labels import Means, Vocabulary
 from turnout.running import stop_rules
-from turnout.tracks.prepare import prepare
+from turnout.running.config.read import from_table
+from turnout.running.tracks.prepare import prepare
 
 DIGITS = to.data.Digits()
 PAIRS = (("3", "5"), ("5", "8"), ("8", "9"))
@@ -63,11 +65,11 @@ def test_a_mapping_may_be_for_one_client():
         (("bee", 2), "client 1 has the number 2 for a label"),
         (("bee", 2), "numbers mean something else to every client, so labels are names"),
         (("bee", "bee"), "client 1 names a label twice"),
-        (("bee",), "client 1 has 1 label: scores over one"),
+        (("bee",), "client 1 has 1 label"),
     ],
 )  # fmt: skip
 def test_other_names_and_numbers_are_refused(said, wanted):
-    with pytest.raises(to.Mistake, match=re.escape(wanted)):
+    with pytest.raises(to.UserError, match=re.escape(wanted)):
         prepare(score_world(data=stream(label_sets=(SETS[0], said, SETS[2]))))
 
 
@@ -80,7 +82,7 @@ def test_other_names_and_numbers_are_refused(said, wanted):
     ],
 )
 def test_samples_with_other_names_are_refused(words, wanted):
-    with pytest.raises(to.Mistake, match=re.escape(wanted)):
+    with pytest.raises(to.UserError, match=re.escape(wanted)):
         play(prepare(score_world(data=stream(function=Says(words)))))
 
 
@@ -94,26 +96,26 @@ def test_samples_with_other_names_are_refused(words, wanted):
         (lambda: score_world(combine="mean"), "algorithm.combine = 'mean'"),
         (lambda: score_world(held_out=1.0), "algorithm.held_out is a share in [0, 1)"),
         (lambda: score_world(decay=2.0), "algorithm.decay is in [0, 1]"),
-        (lambda: score_world(held_out=0.0, distil=to.Distil()), "distillation needs public samples that stay unseen"),
-        (lambda: to.Distil(epochs=0), "distillation needs epochs"),
-        (lambda: to.EarlyStopping(patience=0), "early stopping needs patience"),
-        (lambda: to.Uses(0, to.models.MLP(3), since=-1), "cannot change its model in round -1"),
-        (lambda: to.Scores(local=to.Local(to.Adam(moments="federated"))), "scores are federated, not moments"),
-        (lambda: prepare(score_world(models={7: to.models.MLP(3)})), "algorithm.models speaks of client 7"),
-        (lambda: prepare(score_world(models=[to.Uses(0, to.models.MLP(3)), to.Uses(0, to.models.MLP(4))])),
+        (lambda: score_world(held_out=0.0, distil=to.scores.Distil()), "needs public samples that stay unseen"),
+        (lambda: to.scores.Distil(epochs=0), "distillation needs epochs"),
+        (lambda: to.scores.EarlyStopping(patience=0), "early stopping needs patience"),
+        (lambda: to.scores.Uses(0, to.models.MLP(3), since=-1), "cannot change its model in round -1"),
+        (lambda: to.scores.Scores(local=to.Local(to.Adam(moments="federated"))), "scores are federated, not moments"),
+        (lambda: prepare(score_world(models={7: to.models.MLP(3)})), "algorithm.models names client 7"),
+        (lambda: prepare(score_world(models=[to.scores.Uses(0, to.models.MLP(n)) for n in (3, 4)])),
          "client 0 has two models from the same round on"),
         (lambda: prepare(score_world(models={0: torch.nn.Linear(5, 3), 1: torch.nn.Linear(4, 2)})),
          "the model cannot take samples of shape (5,)"),
         (lambda: prepare(score_world(models={0: to.models.MLP(3), 1: {9: to.models.CNN((4,))}}, rounds=10)),
          "a convolutional model takes images"),
-        (lambda: prepare(score_world().but(task=to.Regression())), "scores are of labels"),
+        (lambda: prepare(score_world().but(task=to.tasks.Regression())), "scores are of labels"),
         (lambda: prepare(score_world().but(start="w.safetensors")), "start = ... loads one model's weights"),
         (lambda: prepare(score_world().but(**{"evaluate.recovery": True})), "evaluate.recovery looks at federated"),
         (lambda: prepare(score_world(data=to.data.Digits())), "scores are exchanged on public samples"),
         (lambda: stream(label_sets=None), "public samples and each client's labels go together"),
         (lambda: stream(label_sets=SETS[:2]), "3 clients and 2 label sets"),
         (lambda: prepare(score_world(data=stream(public=(public()[0], ["Ant"] * 40)))), "did you mean 'ant'"),
-        (lambda: arriving(labels=()), "say which labels each client has"),
+        (lambda: arriving(labels=()), "labels = "),
         (lambda: arriving(mix=0.0), "mix must be above 0"),
         (lambda: arriving(per_label=0), "per_label and public are at least 1"),
         (lambda: arriving(names=("a",)), "3 clients and 1 names"),
@@ -121,8 +123,8 @@ def test_samples_with_other_names_are_refused(words, wanted):
         (lambda: to.data.Dip(0, 0, 0.0), "a share is above 0"),
         (lambda: arriving(public=500).load(), "too few for 500 public ones"),
         (lambda: arriving(labels=(("3", "five"),)).load(), "client 0 has a label 'five'"),
-        (lambda: arriving(mapping={"five": "55"}).load(), "leads to '55', which is no label"),
-        (lambda: to.data.Arriving(to.data.Synthetic(clients=3), PAIRS).load(), "deals the samples of a labelled set"),
+        (lambda: arriving(mapping={"five": "55"}).load(), "leads to '55'"),
+        (lambda: to.data.Arriving(to.data.Synthetic(clients=3), PAIRS).load(), "labelled set"),
         (lambda: to.data.WithPublic(to.data.Synthetic(clients=3), per_label=0), "per_label is at least 1"),
         (lambda: to.data.WithPublic(stream()).load(), "WithPublic needs a labelled data set in one pool, not Stream"),
         (lambda: from_table({"algorithm": {"kind": "scores", "row": "all"}}), "unknown setting algorithm.row"),
@@ -132,7 +134,7 @@ def test_samples_with_other_names_are_refused(words, wanted):
     ],
 )  # fmt: skip
 def test_mistakes_are_said(make, wanted):
-    with pytest.raises(to.Mistake, match=re.escape(wanted)):
+    with pytest.raises(to.UserError, match=re.escape(wanted)):
         make()
 
 
@@ -177,7 +179,12 @@ def test_too_few_samples_come_again():
 
 def test_the_mix_shifts_and_a_dip_is_once():
     found = arriving(mix=1.0, dips=(to.data.Dip(1, 2, share=0.1),)).load(seed=0)
-    counts = [[found._counts(c, t) for t in range(6)] for c in range(3)]
+
+    def count(client: int, t: int) -> list[int]:
+        y = found.train(torch.tensor([client]), t).of(0)[1]
+        return [int((y == label).sum()) for label in found.own[client]]
+
+    counts = [[count(c, t) for t in range(6)] for c in range(3)]
     assert len({tuple(n) for n in counts[0]}) > 3
     assert sum(counts[1][2]) <= 3
     assert all(19 <= sum(n) <= 21 for t, n in enumerate(counts[1]) if t != 2)
@@ -191,8 +198,8 @@ def test_any_data_with_a_public_set():
         set_l = found.public.label_set(client, 0)
         assert torch.equal(found.train(torch.tensor([client]), 0).of(0)[1].unique(), set_l)
     experiment = to.Experiment(
-        to.World(data, to.participation.Dropout(0.3)), to.models.MLP(8), to.Scores(), rounds=2,
-        runtime=to.InProcess(device="cpu", threads=1),
+        to.World(data, to.participation.Dropout(0.3)), to.models.MLP(8), to.scores.Scores(), rounds=2,
+        runtime=to.runtime.InProcess(device="cpu", threads=1),
     )  # fmt: skip
     track = prepare(experiment)
     assert len(track.runtime.clients.architectures.made) == 1
@@ -203,9 +210,23 @@ def test_any_data_with_a_public_set():
 
 def test_the_same_world_can_federate_weights():
     """A stream with a public set is a world like any other: FedAvg runs on it, tested on the public samples."""
-    experiment = to.Experiment(to.World(arriving()), to.models.MLP(8), rounds=2, runtime=to.InProcess(device="cpu"))
+    experiment = to.Experiment(
+        to.World(arriving()), to.models.MLP(8), rounds=2, runtime=to.runtime.InProcess(device="cpu")
+    )
     track = prepare(experiment)
     state, record = track.round(track.begin(), 0)
     assert record.answered == 3
     assert track.evaluate(state, 0).values["global_accuracy"] > 0
     assert LABELS[0] == "ant"
+
+
+def test_satellites_are_imported_when_they_are_used():
+    """The core knows the kinds of satellites by name; their modules are imported with the first use of such a kind."""
+    satellites = "[name for name in sys.modules if name.startswith(('turnout.scores', 'turnout.deploy'))]"
+    lines = [
+        "import sys", "from turnout.running.config.read import from_table", "from_table({'rounds': 3})",
+        f"assert {satellites} == [], {satellites}",
+        "from_table({'algorithm': {'kind': 'scores'}, 'runtime': {'kind': 'flower'}})",
+        "assert {'turnout.scores.settings', 'turnout.deploy.settings'} <= set(sys.modules)",
+    ]  # fmt: skip
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import turnout as to
+from example_experiments import LABELS, three_users
 from killing import killed_and_resumed
 from score_worlds import score_world
 from turnout.cli import main
-from turnout.config.read import from_table, to_toml, with_setting
-from turnout.recipes.labels import DIGITS, animals_labels, labels
-from turnout.records.same import same
 from turnout.running import loop
+from turnout.running.config.read import from_table, to_toml, with_setting
 from turnout.running.loop import begin, rounds_of
+from turnout.running.records.same import same
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,22 +27,22 @@ def digits(rounds: int = 6, **algorithm) -> to.Experiment:
     settings = {
         "local": to.Local(to.Adam(0.01, 0.9, 0.999), epochs=2, batch_size=5),
         "models": {1: {0: to.models.MLP(6, batch_norm=True), rounds // 2: to.models.MLP(5, activation="softmax")}},
-        "distil": to.Distil(epochs=1),
+        "distil": to.scores.Distil(epochs=1),
     } | algorithm
     return to.Experiment(
         world=to.World(
-            to.data.Arriving(to.data.Digits(), DIGITS, per_label=5, public=20, mix=2.0),
+            to.data.Arriving(to.data.Digits(), LABELS, per_label=5, public=20, mix=2.0),
             to.participation.Dropout(0.2),
             [to.Join(2, 1), to.Leave(0, rounds - 2)],
         ),
         model=to.models.MLP(8),
-        algorithm=to.Scores(**settings),
+        algorithm=to.scores.Scores(**settings),
         rounds=rounds,
-        runtime=to.InProcess(device="cpu", threads=1),
+        runtime=to.runtime.InProcess(device="cpu", threads=1),
     )
 
 
-@pytest.mark.parametrize("make", [digits, lambda: labels()["literal"], lambda: animals_labels()["distilled"]])
+@pytest.mark.parametrize("make", [digits, three_users])
 def test_a_file_says_everything(make):
     experiment = make()
     text = to_toml(experiment)
@@ -69,7 +69,7 @@ def test_a_file_by_hand():
     """)
     experiment = from_table(table)
     assert (experiment.algorithm.rows, experiment.algorithm.combine) == ("labelled", "sum")
-    assert experiment.algorithm.models == (to.Uses(1, to.models.MLP(4), 2),)
+    assert experiment.algorithm.models == (to.scores.Uses(1, to.models.MLP(4), 2),)
     assert from_table({"rounds": 1}).algorithm == to.Algorithm()
     assert with_setting(experiment, "algorithm.combine=average").algorithm.combine == "average"
     assert isinstance(with_setting(experiment, "algorithm.kind=weights").algorithm, to.Algorithm)
@@ -118,11 +118,13 @@ def test_a_fleets_log_by_name_and_a_part_of_the_members(tmp_path: Path):
     """The same world parts as on the weight track: who is in the log was asked, and did as much as it says."""
     (tmp_path / "fleet.csv").write_text("round,client,work\n0,ann,1.0\n0,bob,0.5\n1,bob,1.0\n1,eve,0.0\n")
     log = str(tmp_path / "fleet.csv")
-    data = to.data.Arriving(to.data.Digits(), DIGITS, per_label=10, public=20, names=("ann", "bob", "eve"))
-    algorithm = to.Scores(local=to.Local(to.Adam(), epochs=2, batch_size=4), selection=to.selection.AsLogged(log))
+    data = to.data.Arriving(to.data.Digits(), LABELS, per_label=10, public=20, names=("ann", "bob", "eve"))
+    algorithm = to.scores.Scores(
+        local=to.Local(to.Adam(), epochs=2, batch_size=4), selection=to.selection.AsLogged(log)
+    )
     experiment = to.Experiment(
         to.World(data, to.participation.FleetLog(log)), to.models.MLP(4), algorithm, rounds=2,
-        runtime=to.InProcess(device="cpu", threads=1),
+        runtime=to.runtime.InProcess(device="cpu", threads=1),
     )  # fmt: skip
     run = to.run(experiment, tmp_path / "run", quiet=True)
     with run.records() as records:
@@ -156,22 +158,3 @@ def test_the_example_three_devices_improve_each_other(tmp_path: Path):
         assert together[0] == alone[0]  # the same samples, the same model of the round
         assert together[1] > alone[1] > alone[0]
         assert together[2] > alone[2]
-
-
-def test_the_recipes_are_table_1_and_2():
-    """SPEC 4.5: labels, sizes, models and their changes."""
-    made = animals_labels()["average"]
-    data = made.world.data
-    assert data.labels == (("cat", "dog"), ("dog", "sheep"), ("sheep", "elephant"))
-    assert (data.per_label, data.public, made.rounds) == (500, 500, 15)
-    uses = {(u.client, u.since): u.model for u in made.algorithm.models}
-    assert uses["User_1", 0].channels == (16, 32)
-    assert uses["User_1", 0].activation == "softmax"
-    assert uses["User_1", 9].hidden == (16, 16, 32)
-    assert uses["User_1", 13].channels == (16,)
-    assert uses["User_2", 0].channels == (16, 16, 32)
-    assert uses["User_2", 5].activation == "softmax"
-    assert uses["User_3", 4].channels == (8, 16, 16, 32)
-    assert uses["User_3", 0].activation == "relu"
-    assert made.algorithm.local.epochs == 5
-    assert (labels()["literal"].algorithm.rows, labels()["literal"].algorithm.combine) == ("labelled", "sum")

@@ -9,16 +9,16 @@ from torch.nn.functional import cross_entropy
 import turnout as to
 from score_worlds import COUNTS, SETS, Arrive, ask, play, public, score_world, stream
 from turnout.engine.batches import address_batches
-from turnout.tracks.prepare import prepare
-from turnout.tracks.scores.exchange import BuildRequest
-from turnout.tracks.scores.score_table import ScoreTable, targets
+from turnout.running.tracks.prepare import prepare
+from turnout.scores.exchange import BuildRequest
+from turnout.scores.score_table import ScoreTable, targets
 from turnout.types import Samples
 
 MODELS = {0: to.models.MLP(6, batch_norm=True), 1: {0: to.models.MLP(6), 2: to.models.MLP(4, activation="softmax")}}
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"distil": to.Distil(epochs=2, batch_size=7), "start": "carried"}, {"early": None}]
+    "more", [{}, {"distil": to.scores.Distil(epochs=2, batch_size=7), "start": "carried"}, {"early": None}]
 )
 def test_the_engine_equals_the_loop(more):
     """Three architectures, one with BatchNorm, one that changes; partial work. (A bias before BatchNorm has gradient 0:
@@ -74,11 +74,11 @@ def test_early_stopping_of_one_epoch_changes_nothing_and_patience_ends_it():
     local = to.Local(to.Adam(0.02, 0.9, 0.999), epochs=1, batch_size=5)
     plain, early = (
         play(prepare(score_world(local=local, early=how)))[0].table.score_RL
-        for how in (None, to.EarlyStopping(share=0.0))
+        for how in (None, to.scores.EarlyStopping(share=0.0))
     )
     assert torch.equal(plain, early)
     wild = to.Local(to.SGD(lr=30.0), epochs=12, batch_size=5)
-    _, (record,) = play(prepare(score_world(local=wild, early=to.EarlyStopping(patience=2, share=0.3))))
+    _, (record,) = play(prepare(score_world(local=wild, early=to.scores.EarlyStopping(patience=2, share=0.3))))
     epochs = record.clients["epochs"]
     assert float(epochs.min()) < 12
     assert float(epochs.min()) >= 2
@@ -87,7 +87,7 @@ def test_early_stopping_of_one_epoch_changes_nothing_and_patience_ends_it():
 def test_the_best_weights_are_kept():
     """A rate that overshoots at once: the model that is kept has the lowest loss on what was set aside."""
     wild = to.Local(to.SGD(lr=30.0), epochs=6, batch_size=5)
-    early = to.EarlyStopping(patience=6, share=0.3)
+    early = to.scores.EarlyStopping(patience=6, share=0.3)
     track = prepare(score_world(local=wild, early=early))
     losses = []
     for epochs in range(1, 7):
@@ -178,7 +178,7 @@ def test_targets_are_the_mean_scores_of_ones_own_labels():
 def test_distillation_teaches_the_consensus_and_does_not_see_what_is_held_out():
     """After many passes the model says what the table says on the open samples; other held-out samples change
     nothing in it."""
-    distil = to.Distil(epochs=150, batch_size=10, lr=0.02)
+    distil = to.scores.Distil(epochs=150, batch_size=10, lr=0.02)
     track = prepare(score_world(distil=distil, beta="equal"))
     state, (record,) = play(track)
     labels, module = track.public, track.module(state, 1).double()
@@ -198,7 +198,7 @@ def test_distillation_teaches_the_consensus_and_does_not_see_what_is_held_out():
 
 @pytest.mark.parametrize("scores", ["softmax", "logits"])
 def test_logits_are_scores_before_the_softmax(scores):
-    track = prepare(score_world(scores=scores, distil=to.Distil(epochs=1)))
+    track = prepare(score_world(scores=scores, distil=to.scores.Distil(epochs=1)))
     replies = ask(track, torch.arange(3), 0).replies
     sums = replies[0].f_Rl.sum(1)
     assert torch.allclose(sums, torch.ones_like(sums)) == (scores == "softmax")
@@ -210,9 +210,9 @@ def test_logits_are_scores_before_the_softmax(scores):
 def test_scores_that_are_no_numbers_stop_the_run_or_count_as_absent():
     broken = to.Local(to.SGD(lr=1e200), epochs=2, batch_size=5)
     world = score_world(local=broken, early=None)
-    with pytest.raises(to.Mistake, match="scores of client 0 in round 0 are not finite"):
+    with pytest.raises(to.UserError, match="scores of client 0 in round 0 are not finite"):
         play(prepare(world))
     track = prepare(world.but(**{"algorithm.nonfinite": "absent"}))
     state, (record,) = play(track)
-    assert record.skipped == "no scores of those who answered are numbers"
+    assert record.skipped == "no scores are finite"
     assert float(state.table.evidence_RL.max()) == 0

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import turnout as to
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.layout import lay_out
 from turnout.world.participation import finished
 from worlds import EXACT, play, ready, world
@@ -26,7 +26,7 @@ def test_several_labels_a_sample(labels: int):
     x = torch.randn(60, 4, generator=g)
     y = (x @ torch.randn(4, labels, generator=g) > 0).long()
     data = to.data.Own(x, y, torch.arange(60) // 15)
-    experiment = to.Experiment(to.World(data), task=to.Task(each_label), rounds=3, runtime=EXACT)
+    experiment = to.Experiment(to.World(data), task=to.tasks.Task(each_label), rounds=3, runtime=EXACT)
     prepared = ready(experiment, **{"algorithm.local": to.Local(to.SGD(0.5 * labels), epochs=5)})
     assert prepared.model.flat_P.numel() == 5 * labels  # an output for each label
     server, _ = play(prepared, 3)
@@ -35,8 +35,8 @@ def test_several_labels_a_sample(labels: int):
 
 def test_labels_by_number_are_still_tried_with_the_highest():
     data = to.data.Own(torch.randn(8, 4), torch.zeros(8, dtype=torch.int64), torch.arange(8) // 4, classes=7)
-    for task in (to.Classification(), to.Task(to.Classification().loss)):
-        with pytest.raises(Mistake):
+    for task in (to.tasks.Classification(), to.tasks.Task(to.tasks.Classification().loss)):
+        with pytest.raises(UserError):
             ready(to.Experiment(to.World(data), model=nn.Linear(4, 3), task=task))
 
 
@@ -54,7 +54,7 @@ class Sines(nn.Module):
 @pytest.mark.parametrize("engine", ["vmap", "loop"])
 def test_a_table_that_follows_from_the_model_does_not_travel(engine: str):
     assert lay_out(Sines()).states == ("seen",)
-    runtime = to.InProcess(device="cpu", precision="float64", threads=1, engine=engine)
+    runtime = to.runtime.InProcess(device="cpu", precision="float64", threads=1, engine=engine)
     prepared = ready(world([8, 8]).but(model=Sines(), runtime=runtime))
     server, (record,) = play(prepared)
     assert set(server.states) == {"seen"}
@@ -76,7 +76,7 @@ class Quacks:
 
 
 def test_a_weighting_that_is_none_is_told_what_to_do():
-    with pytest.raises(Mistake, match=r"derive your own from turnout\.Weighting"):
+    with pytest.raises(UserError, match=r"derive your own from roles\.Weighting"):
         to.Algorithm(weighting=Quacks())
 
 
@@ -88,5 +88,5 @@ class Overdoes:
 
 def test_a_participation_is_held_to_its_promise_wherever_it_comes_from():
     Overdoes.__module__ = "turnout.world.participation"
-    with pytest.raises(Mistake, match="0 to 1"):
+    with pytest.raises(UserError, match="0 to 1"):
         finished(Overdoes(), torch.arange(3), 0, 5, 0, None)

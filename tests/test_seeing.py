@@ -13,11 +13,10 @@ import pytest
 
 import turnout as to
 from commands import SMALL, turnout
-from turnout.report.charts import Series
-from turnout.report.text_plot import text_plot
+from turnout.running.charts.lines import Series
+from turnout.running.charts.text_plot import text_plot
 from turnout.running.folder import held
-from turnout.running.listing import last_run, listed_runs
-from turnout.running.state import state_of
+from turnout.running.state import listed_runs, state_of
 
 Capture = pytest.CaptureFixture[str]
 
@@ -91,7 +90,7 @@ def test_a_folder_of_an_older_version_is_judged_by_its_rounds(tmp_path: Path) ->
 
 def test_a_start_that_failed_among_others_says_why(tmp_path: Path) -> None:
     first = to.open_run("runs/good").experiment
-    with pytest.raises(to.Mistake, match="1 of 2 runs failed"):
+    with pytest.raises(to.UserError, match="1 of 2 runs failed"):
         to.run({"a": first, "b": first.but(**{"algorithm.selection": to.selection.Count(99)})}, tmp_path, quiet=True)
     states = [run.state.state for run in listed_runs(tmp_path, each=True)]
     assert sorted(states) == ["failed", "finished"]
@@ -135,7 +134,7 @@ def test_no_runs_is_a_sentence(capsys: Capture, tmp_path: Path) -> None:
     assert "there is no folder nowhere: runs are made by turnout run" in capsys.readouterr().err
     assert turnout("runs", tmp_path) == 2
     assert "holds no runs" in capsys.readouterr().err
-    assert last_run().name == "four"
+    assert listed_runs(Path("."))[0].path.name == "four"
 
 
 def test_runs_outside_of_the_folder_runs_are_listed(
@@ -150,7 +149,7 @@ def test_runs_outside_of_the_folder_runs_are_listed(
     out = capsys.readouterr().out
     assert re.search(r"^ *first +finished +3/3 ", out, re.MULTILINE)
     assert re.search(r"^ *runs/second +finished +3/3 ", out, re.MULTILINE)
-    assert last_run() == Path("runs/second")
+    assert listed_runs(Path("."))[0].path == Path("runs/second")
 
 
 def test_runs_made_together_are_running_before_the_first_of_them_has_begun(tmp_path: Path) -> None:
@@ -173,7 +172,7 @@ def test_show_has_results_and_curves(capsys: Capture) -> None:
     assert "Global accuracy over rounds trained\n" in out
     assert "Bytes up over rounds\n" in out
     assert "client_accuracy of 6 clients" in out
-    assert any("⠀" < letter < "⣿" for letter in out), "dots"
+    assert any("⠀" < request < "⣿" for request in out), "dots"
     assert max(map(len, out.splitlines())) <= 120
 
 
@@ -240,7 +239,7 @@ def test_png_and_pdf_or_what_to_install(suffix: str, begins: bytes, tmp_path: Pa
     done = turnout("plot", "runs/good", "--out", out)
     if importlib.util.find_spec("cairosvg") is None:
         assert done == 2
-        said = "a PNG or PDF needs cairosvg, which is not here: pip install 'turnout[pictures]'"
+        said = "a PNG or PDF needs cairosvg, which is not installed: pip install 'turnout[pictures]'"
         assert said in capsys.readouterr().err
         return
     assert done == 0

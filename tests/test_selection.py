@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.parts.selection import Count, Everyone, Fraction, Memoryless, Selection, chosen
+from turnout.errors import UserError
+from turnout.parts.selection import Count, Everyone, Fraction, Selection, chosen
 from turnout.rng import draw
 from turnout.types import State
 from turnout.world.members import Members
@@ -83,9 +83,9 @@ def test_asking_a_million_costs_what_the_cohort_costs() -> None:
 
 
 def test_asking_for_more_than_there_are_names_both_numbers() -> None:
-    with pytest.raises(Mistake, match=r"clients=30.* 20 "):
+    with pytest.raises(UserError, match=r"clients=30.* 20 "):
         Count(30).choose(Members(20), 0, 0)
-    with pytest.raises(Mistake, match=r"clients=30.* 20 "):
+    with pytest.raises(UserError, match=r"clients=30.* 20 "):
         Count(30).check(20)
 
 
@@ -95,12 +95,12 @@ def test_members_who_left_do_not_stop_a_run() -> None:
 
 @pytest.mark.parametrize("make", [lambda: Fraction(0.0), lambda: Fraction(1.5), lambda: Count(0)])
 def test_impossible_settings_are_refused(make: object) -> None:
-    with pytest.raises(Mistake, match=r"at least 1|at most 1"):
+    with pytest.raises(UserError, match=r"at least 1|at most 1"):
         make()  # type: ignore[operator]
 
 
 @dataclass(frozen=True)
-class Fixed(Memoryless):
+class Fixed(Selection):
     """Somebody's own selection."""
 
     clients: tuple[int, ...]
@@ -122,12 +122,12 @@ class Given:
 @pytest.mark.parametrize("clients", [(-1, 0), (0, 0, 1), (3, 1), (0, 7)])
 def test_a_selection_of_one_s_own_is_held_to_its_promise(clients: tuple[int, ...]) -> None:
     assert chosen(Fixed((0, 3)), Members(7), 0, 0).tolist() == [0, 3]
-    with pytest.raises(Mistake, match=r"Fixed\.choose gave .* in round 2: a cohort is"):
+    with pytest.raises(UserError, match=r"Fixed\.choose returned .* in round 2: a cohort is"):
         chosen(Fixed(clients), Members(7), 2, 0)
 
 
 @pytest.mark.parametrize("value", [1.5, -1.0, float("nan"), float("inf")])
 def test_a_participation_of_one_s_own_is_held_to_its_promise(value: float) -> None:
     assert finished(Given(0.25), torch.arange(2), 0, 5, 0, None).tolist() == [0.25, 0.25]
-    with pytest.raises(Mistake, match=r"Given\.fraction gave .* in round 2: it is the share of the work"):
+    with pytest.raises(UserError, match=r"Given\.fraction gave .* in round 2: it is the share of the work"):
         finished(Given(value), torch.arange(3), 2, 5, 0, None)

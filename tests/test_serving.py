@@ -34,7 +34,7 @@ def flwr(folder: Path, does: str) -> None:
 
 def test_a_command_that_does_not_answer_is_a_sentence(serving: Serving) -> None:
     with pytest.raises(NoAnswer, match="flwr list here has not answered in"):
-        serving.place.status("1")
+        serving.place.flwr("list", "here", "--run-id", "1")
 
 
 def test_a_key_is_tried_again_until_it_is_let_in(serving: Serving, tmp_path: Path, monkeypatch) -> None:
@@ -52,7 +52,7 @@ def test_a_run_that_never_begins_is_submitted_again_with_more_patience(serving: 
     assert not serving.dead()
     serving.began -= PATIENCE + 1
     assert serving.dead()
-    serving._go_on()
+    serving._resubmit()
     serving.began -= PATIENCE + 1
     assert not serving.dead()
     serving.began -= PATIENCE

@@ -5,19 +5,19 @@ from __future__ import annotations
 import torch
 
 import turnout as to
-from turnout.records.records import Records
-from turnout.records.same import same
-from turnout.round_log import RoundRecord
-from turnout.tracks.prepare import prepare
+from turnout.round_record import RoundRecord
+from turnout.running.records.records import Records
+from turnout.running.records.same import same
+from turnout.running.tracks.prepare import prepare
 
 
 def world(*events: to.world.events.Events) -> to.Experiment:
     return to.Experiment(
         world=to.World(to.data.Digits(clients=5), events=events),
         model=to.models.Logistic(),
-        algorithm=to.Algorithm(to.Local(to.SGD(0.1), steps=3), terms=[to.Scaffold()]),
+        algorithm=to.Algorithm(to.Local(to.SGD(0.1), steps=3), terms=[to.terms.Scaffold()]),
         rounds=4,
-        runtime=to.InProcess(device="cpu", threads=1),
+        runtime=to.runtime.InProcess(device="cpu", threads=1),
     )
 
 
@@ -27,7 +27,7 @@ def shared_after(experiment: to.Experiment, rounds: int) -> tuple[to.types.Tenso
     state = track.begin()
     for t in range(rounds):
         state, record = track.round(state, t)
-    return next(iter(state.down.values())), record
+    return next(iter(state.term_states.values())), record
 
 
 def test_who_vanishes_says_nothing():
@@ -40,7 +40,7 @@ def test_who_vanishes_says_nothing():
 
 def test_who_stays_in_the_objective_sends_what_it_is_remembered_by():
     """u and v of each parameter and their z, not the control variate that nobody is to forget."""
-    terms, include = [to.Scaffold(), to.Elastic(memory=True)], to.Membership(leave="include")
+    terms, include = [to.terms.Scaffold(), to.terms.Elastic(memory=True)], to.Membership(leave="include")
     settings = {"algorithm.terms": terms, "algorithm.membership": include}
     _, loud = shared_after(world(to.Leave(2, 2)).but(**settings), 3)
     _, silent = shared_after(world(to.Leave(2, 2, silent=True)).but(**settings), 3)
@@ -54,7 +54,7 @@ def test_events_are_exported_and_replayed(tmp_path):
     assert log.read_text().split() == [
         "round,client,event", "0,0,join", "1,2,vanish", "1,4,join", "2,1,leave", "3,2,join",
     ]  # fmt: skip
-    to.run(world(to.EventLog(str(log))), tmp_path / "again", quiet=True)
+    to.run(world(to.events.EventLog(str(log))), tmp_path / "again", quiet=True)
     assert same(tmp_path / "first" / "records.sqlite", tmp_path / "again" / "records.sqlite") == []
     with Records.read(tmp_path / "again" / "records.sqlite") as records:
         assert len(records.events()) == 5

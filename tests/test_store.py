@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from turnout.clients.store import ClientStore
-from turnout.errors import Mistake
-from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, rounds_done, write_checkpoint
+from turnout.errors import UserError
+from turnout.running.records.checkpoint import NAME, Checkpoint, read_checkpoint, rounds_done, write_checkpoint
 
 
 def store(**changes: object) -> ClientStore:
@@ -90,13 +90,13 @@ def test_a_checkpoint_comes_back_and_a_damaged_or_foreign_one_is_refused(tmp_pat
     assert torch.equal(found.state["w"], state["w"])
     assert found.state["parts"]["x"] == {}
     assert found.state["parts"]["y"]["count"] == 3
-    with pytest.raises(Mistake, match="other data or another model"):
+    with pytest.raises(UserError, match="other data or another model"):
         read_checkpoint(path, "other", state)
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(Mistake, match="damaged"):
+    with pytest.raises(UserError, match="damaged"):
         read_checkpoint(path, "abc", state)
     path.write_bytes(b"not a checkpoint at all")
-    with pytest.raises(Mistake, match="damaged"):
+    with pytest.raises(UserError, match="damaged"):
         read_checkpoint(path, "abc", state)
 
 

@@ -30,7 +30,7 @@ from flwr.superlink import extensions
 from flwr.superlink.main import create_app
 from starlette.middleware.base import BaseHTTPMiddleware
 
-from turnout.runtimes.flower.superlink import NODES, SERVERS, shorten
+from turnout.deploy.superlink import NODES, SERVERS, shorten
 
 PRIVATE, PUBLIC = generate_key_pairs()
 KEY = public_key_to_bytes(PUBLIC)

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from turnout.config.read import load
-from turnout.config.write import to_toml
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.models import MLP, Logistic
 from turnout.rng import rng
-from turnout.task import (
+from turnout.running.config.read import load
+from turnout.running.config.write import to_toml
+from turnout.tasks import (
     Classification,
     Metric,
     MetricInfo,
@@ -135,7 +135,7 @@ LABELS = torch.tensor([0, 9, 4])
 def test_an_output_that_does_not_fit_is_a_sentence(
     task: TaskSpec, shape: tuple[int, ...], target: Tensor, says: str
 ) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         task.check_output(shape, target)
 
 
@@ -174,14 +174,14 @@ def broken(output: Tensor, target: Tensor) -> Tensor:
     ],
 )
 def test_a_loss_that_is_not_per_sample_is_a_sentence(task: Task, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         task.check_output((4, 1), torch.zeros(4))
 
 
 def test_a_task_must_know_its_main_metric_and_have_a_loss() -> None:
-    with pytest.raises(Mistake, match="did you mean 'error'"):
+    with pytest.raises(UserError, match="did you mean 'error'"):
         Task(loss=per_sample, metrics={"error": per_sample}, main="eror")
-    with pytest.raises(Mistake, match="is a function"):
+    with pytest.raises(UserError, match="is a function"):
         Task(loss="mse")  # type: ignore[arg-type]
 
 
@@ -195,9 +195,9 @@ def test_a_metric_says_which_way_is_better_and_its_unit() -> None:
         "loss": MetricInfo(False, "number"),
     }
     assert list(metric_infos(task)) == ["hits", "surprise", "loss"]
-    with pytest.raises(Mistake, match="did you mean 'percent'"):
+    with pytest.raises(UserError, match="did you mean 'percent'"):
         Metric(per_sample, unit="percents")
-    with pytest.raises(Mistake, match="a metric is a function"):
+    with pytest.raises(UserError, match="a metric is a function"):
         Metric("mse")  # type: ignore[arg-type]
 
 
@@ -237,5 +237,5 @@ def test_check_model_runs_the_model_and_leaves_it_as_it_was() -> None:
     ],
 )
 def test_check_model_says_what_does_not_fit(model: nn.Module, x: Tensor, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         check_model(Classification(), model, x, torch.tensor([0, 3]))

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import turnout as to
-from turnout.config.read import from_table
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.parts.substitution.friends import similarity
+from turnout.running.config.read import from_table
 from turnout.types import flatten
 from worlds import Given, blobs, local_updates, own_models, play, ready, world
 
@@ -61,7 +61,7 @@ def pairs_of(experiment: to.Experiment, rounds: int = 1) -> Tensor:
 
 def test_rules_9_and_10_similarity_is_of_shared_parameters_not_of_layers_at_home_nor_of_statistics():
     """r_ij = ½ (cos(D_i, D_j) + 1) over the shared columns alone; BatchNorm's buffers are not among them."""
-    experiment = with_norm(substitution=to.Friends(), personal=to.personal.batch_norm)
+    experiment = with_norm(substitution=to.substitution.Friends(), personal=to.personal.batch_norm)
     prepared = ready(experiment)
     server, _ = play(prepared)
     layout = prepared.model.layout
@@ -91,7 +91,7 @@ def updates_of(experiment: to.Experiment) -> Tensor:
 
     dataclasses.replace(prepared, runtime=Listening()).round(prepared.begin(), 0)
     (replies,) = kept
-    return replies.message.tensors["update"][replies.client_C.argsort()]
+    return replies.message.tensors["update"][replies.client_R.argsort()]
 
 
 def test_rule_9_adam_shrinks_cosines_towards_the_middle_and_keeps_their_order():
@@ -106,8 +106,8 @@ def test_rule_9_adam_shrinks_cosines_towards_the_middle_and_keeps_their_order():
     for optimizer in (to.SGD(lr=0.1), to.Adam(lr=0.01)):
         local = to.Local(optimizer, epochs=2, batch_size=5)
         experiment = to.Experiment(
-            to.World(data), algorithm=to.Algorithm(local, substitution=to.Friends()),
-            runtime=to.InProcess(device="cpu", precision="float64", threads=1),
+            to.World(data), algorithm=to.Algorithm(local, substitution=to.substitution.Friends()),
+            runtime=to.runtime.InProcess(device="cpu", precision="float64", threads=1),
         )  # fmt: skip
         found[type(optimizer).__name__] = pairs_of(experiment, 2)
     for pairs in found.values():
@@ -141,12 +141,12 @@ def test_rule_15_the_clock_restarts_at_a_shift_and_moments_go_on():
 def test_rule_21_fisher_sums_are_not_scaled_by_unfinished_work():
     """Under scheme C the update of a client with s = E/2 counts twice; its u and v, at its own weights, once."""
     found = {}
-    for weighting in (to.ByShare(), to.ByWork()):
-        experiment = world(COUNTS, *FRACTIONS, weighting=weighting, terms=(to.Elastic(0.1),))
+    for weighting in (to.weighting.ByShare(), to.weighting.ByWork()):
+        experiment = world(COUNTS, *FRACTIONS, weighting=weighting, terms=(to.terms.Elastic(0.1),))
         server, _ = play(ready(experiment))
         found[type(weighting).__name__] = server
     for name in ("U", "V", "Z"):
-        a, b = (server.down["elastic"][name] for server in found.values())
+        a, b = (server.term_states["elastic"][name] for server in found.values())
         assert torch.equal(a, b), f"{name} was scaled"
     assert not torch.equal(found["ByShare"].shared_P, found["ByWork"].shared_P)
 
@@ -154,17 +154,17 @@ def test_rule_21_fisher_sums_are_not_scaled_by_unfinished_work():
 def test_rule_23_the_server_s_rate_comes_before_what_it_kept_back():
     """A_G = R_G + η_g Σ a_k M_k; M_G = ST(A_G): in round 1 only the new sum is multiplied."""
     local = to.Local(to.SGD(lr=0.1), epochs=1, batch_size=16)
-    half = world(COUNTS, local=local, compression=to.SparseTernary(0.3), server=to.Apply(0.5))
+    half = world(COUNTS, local=local, compression=to.compression.SparseTernary(0.3), server=to.server.ServerSGD(0.5))
     prepared = ready(half)
     first, _ = play(prepared)
     kept_back = first.compression["left_P"].clone()
     assert kept_back.abs().max() > 0
     sums = []
 
-    class Watched(to.Apply):
-        def step(self, update_P, state, arrived):
+    class Watched(to.server.ServerSGD):
+        def step(self, update_P, state, aggregate):
             sums.append(update_P.clone())
-            return super().step(update_P, state, arrived)
+            return super().step(update_P, state, aggregate)
 
     watched = dataclasses.replace(prepared, algorithm=dataclasses.replace(prepared.algorithm, server=Watched(0.5)))
     second, _ = watched.round(first, 1)
@@ -177,7 +177,7 @@ def test_rule_23_the_server_s_rate_comes_before_what_it_kept_back():
 
 def test_rule_18_a_dropped_client_keeps_its_layers_and_nothing_is_substituted_in_them():
     """Its share goes to a friend; its own BatchNorm is as it was, and it is evaluated with the new shared weights."""
-    experiment = with_norm(substitution=to.Friends(), personal=to.personal.batch_norm)
+    experiment = with_norm(substitution=to.substitution.Friends(), personal=to.personal.batch_norm)
     there, away = (1.0,) * 4, (1.0, 1.0, 0.0, 1.0)
     prepared = ready(experiment.but(**{"world.participation": Scripted(there, away)}))
     first, _ = play(prepared)
@@ -217,7 +217,7 @@ def test_rules_26_and_28_what_a_share_is_of():
     for by in ("samples", "uniform"):
         for over in ("normalised", "unbiased"):
             for asked in (to.selection.Everyone(), to.selection.Count(2)):
-                shares = to.Shares(by, over)
+                shares = to.weighting.Shares(by, over)
                 _, (record,) = play(ready(world(COUNTS, shares=shares, selection=asked)))
                 found[by, over, len(record.clients["client"])] = record.clients
     n, N = sum(COUNTS), len(COUNTS)
@@ -230,7 +230,7 @@ def test_rules_26_and_28_what_a_share_is_of():
 
 def test_rule_27_the_score_track_has_no_substitution():
     """Similarity of users by shared label columns is in no paper: what is not built is refused, with what there is."""
-    with pytest.raises(Mistake, match="substitution"):
+    with pytest.raises(UserError, match="substitution"):
         from_table({"algorithm": {"kind": "scores", "substitution": "friends"}})
 
 
@@ -241,8 +241,8 @@ def test_rule_27_the_score_track_has_no_substitution():
     ("fractions", "algorithm"),
     [
         ((0.0,) * 4, {}),
-        ((0.5, 0.25, 0.0, 0.75), {"weighting": to.CompleteOnly()}),
-        ((0.5, 0.25, 0.0, 0.75), {"weighting": to.CompleteOnly(), "substitution": to.Friends()}),
+        ((0.5, 0.25, 0.0, 0.75), {"weighting": to.weighting.CompleteOnly()}),
+        ((0.5, 0.25, 0.0, 0.75), {"weighting": to.weighting.CompleteOnly(), "substitution": to.substitution.Friends()}),
     ],
     ids=["nobody is there", "nobody is complete under A", "nor with friends"],
 )
@@ -250,7 +250,7 @@ def test_7_4_a_round_without_anybody_keeps_every_state(fractions, algorithm):
     """R_G, U, V, moments, similarities: byte by byte what they were; the round and the clock go on."""
     experiment = with_norm(
         local=to.Local(to.Adam(), epochs=E, batch_size=4, schedule=to.InverseClock()),
-        terms=(to.Proximal(),), **({"substitution": to.Friends()} | algorithm),
+        terms=(to.terms.Proximal(),), **({"substitution": to.substitution.Friends()} | algorithm),
     )  # fmt: skip
     prepared = ready(experiment.but(**{"world.participation": Scripted((1.0,) * 4, fractions)}))
     server, _ = play(prepared)
@@ -269,13 +269,16 @@ def test_7_4_a_round_without_anybody_keeps_every_state(fractions, algorithm):
 def test_7_4_without_any_member_the_round_is_skipped():
     experiment = world([8, 8]).but(rounds=4, **{"world.events": (to.Leave(0, 1), to.Leave(1, 2))})
     _, records = play(ready(experiment), 4)
-    assert [r.skipped for r in records] == [None, None, "nobody was asked", "nobody was asked"]
+    assert [r.skipped for r in records] == [None, None, "no client was asked", "no client was asked"]
     assert [r.members for r in records] == [2, 1, 0, 0]
 
 
 def test_7_4_round_0_has_no_history_and_friends_are_dropout():
     """R = N = 0: the mean fallback (SPEC §8 item 5)."""
-    results = [play(ready(world(COUNTS, *FRACTIONS, substitution=s)))[0].shared_P for s in (to.Friends(), to.Spread())]
+    results = [
+        play(ready(world(COUNTS, *FRACTIONS, substitution=s)))[0].shared_P
+        for s in (to.substitution.Friends(), to.substitution.Spread())
+    ]
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
 
 
@@ -284,7 +287,7 @@ def test_7_4_an_update_of_nothing_stays_in_the_sum_and_has_no_direction():
     data = blobs(COUNTS)
     x = torch.where(torch.as_tensor(data.owner)[:, None] == 1, 0.0, data.x)
     model = nn.Linear(5, 3, bias=False)
-    experiment = world(COUNTS, substitution=to.Friends())
+    experiment = world(COUNTS, substitution=to.substitution.Friends())
     experiment = dataclasses.replace(
         experiment, model=model, world=to.World(dataclasses.replace(data, x=x), Given(1.0, 1.0, 1.0, 1.0))
     )

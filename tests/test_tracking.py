@@ -15,7 +15,8 @@ from turnout.cli import main
 from turnout.running.loop import FinishedRound
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.planned import run_planned
-from turnout.trackers.tracker import TrackedRun, make_tracker
+from turnout.running.tracker import TrackedRun
+from turnout.view.trackers import make_tracker
 
 
 def small(**changes: object) -> to.Experiment:
@@ -88,7 +89,7 @@ def test_a_tracker_that_comes_after_the_end_is_told_all_of_it(tmp_path: Path) ->
 
 @pytest.mark.parametrize("track", [5, ["tensorboard", 5], None])
 def test_a_tracker_is_named_by_a_text(track: object) -> None:
-    with pytest.raises(to.Mistake, match='track is a text such as "tensorboard", or a list of them'):
+    with pytest.raises(to.UserError, match='track is a text such as "tensorboard", or a list of them'):
         to.Experiment(track=track)  # type: ignore[arg-type]
 
 
@@ -109,7 +110,7 @@ def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(
 def test_a_tracker_hears_that_a_run_failed(tmp_path: Path) -> None:
     book = Book()
     diverges = small(**{"algorithm.local.optimizer.lr": 1e38})
-    with pytest.raises(to.Mistake, match="not finite"):
+    with pytest.raises(to.UserError, match="not finite"):
         to.run(diverges, tmp_path / "run", quiet=True, trackers=[book])
     assert book.ends == ["failed"]
 
@@ -183,7 +184,7 @@ def test_a_file_names_trackers_and_runs_side_by_side_have_them_too() -> None:
     ("track", "sentence"),
     [
         ("tensorbord", "there is no tracker 'tensorbord': did you mean 'tensorboard'"),
-        ("mlflow:", "say where after the colon"),
+        ("mlflow:", "after the colon"),
         ("my_lines:Pages", "module 'my_lines' has nothing called 'Pages'"),
         ("pathlib:Path", "pathlib:Path is code of the package 'pathlib'"),
     ],
@@ -197,7 +198,7 @@ def test_a_tracker_that_cannot_be_is_a_sentence_before_the_first_round(
 
 
 def test_what_is_in_this_process_cannot_be_heard_from_others(tmp_path: Path) -> None:
-    with pytest.raises(to.Mistake, match="leave jobs out"):
+    with pytest.raises(to.UserError, match="leave jobs out"):
         to.run([small()], tmp_path / "out", seeds=2, jobs=2, on_round=print)
 
 
@@ -209,7 +210,7 @@ def test_a_library_that_is_not_here_is_named(kind: str) -> None:
     if there(*LIBRARIES[kind]):
         assert hasattr(make_tracker(f"{kind}:http://localhost:9"), "log")
         return
-    with pytest.raises(to.Mistake, match=rf"needs {kind}, which is not here: pip install 'turnout\[{kind}\]'"):
+    with pytest.raises(to.UserError, match=rf"needs {kind}, which is not installed: pip install 'turnout\[{kind}\]'"):
         make_tracker(kind)
 
 

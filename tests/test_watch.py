@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import platform
 import re
@@ -19,24 +20,18 @@ import torch
 from starlette.applications import Starlette
 
 from asgi import Browser
-from turnout.errors import Mistake
-from turnout.records.now import end_now, keep_now, read_now
-from turnout.records.records import Records
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.errors import UserError
+from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.folder import held
-from turnout.running.state import is_held
-from turnout.running.stopping import interrupt
-from turnout.studies.claims import Claim
-from turnout.studies.running import Findings
-from turnout.studies.study import Row
-from turnout.watch.acting import Actions
-from turnout.watch.app import make_app
-from turnout.watch.changes import Changes
-from turnout.watch.devices import devices_of
-from turnout.watch.guard import POLICY, Rules
-from turnout.watch.races import read_race
-from turnout.watch.serving import address, listening
-from turnout.watch.watched import Watched
+from turnout.running.records.records import Records, end_now, keep_now, read_now
+from turnout.running.state import interrupt, is_held
+from turnout.view.live.acting import Actions
+from turnout.view.live.app import make_app
+from turnout.view.live.guard import POLICY, Rules
+from turnout.view.live.overview import read_race, read_study
+from turnout.view.live.run_page import devices_of
+from turnout.view.live.serving import address, listening
+from turnout.view.live.watched import Changes, WatchedFolder
 
 TOKEN = "a-token"
 NASTY = '<b id="x">&"\''
@@ -66,10 +61,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_run(found / "first")
     second = make_run(found / "second")
     (second / "experiment.toml").write_text(f"title = {json.dumps(NASTY)}\nrounds = 3\n")
-    claims = [Claim("up " + NASTY, True, "mean +1"), Claim("down", False, "mean +1", True)]
-    findings = Findings("participation", "smoke", [Row("case", "metric", 1.0, None, 1, "2")], claims, 1.0)
+    claims = [
+        {"claim": "up " + NASTY, "holds": True, "outcome": "holds", "evidence": "mean +1"},
+        {"claim": "down", "holds": False, "outcome": "refuted", "evidence": "mean +1"},
+    ]
+    row = {"case": "case", "metric": "metric", "ours": 1.0, "spread": None, "repeats": 1, "published": "2"}
+    study = {"study": "participation", "scale": "smoke", "rows": [row], "claims": claims, "seconds": 1.0}
     (found / "study").mkdir()
-    (found / "study" / "study.json").write_text(findings.to_json())
+    (found / "study" / "study.json").write_text(json.dumps(study))
     return found
 
 
@@ -98,6 +97,17 @@ def test_clients_are_called_by_their_names(tmp_path: Path) -> None:
     assert ">cyd</a>" in browser.get("/clients?name=run").text
     assert "Client dee of run" in browser.get("/client?name=run&client=3").text
     assert "&#34;ada&#34;" in browser.get("/run?name=run").text, "the turnout map"
+
+
+def test_a_study_s_file_is_read_as_studies_write_it(tmp_path: Path) -> None:
+    studies = pytest.importorskip("turnout_papers.studies.running")
+    claim = importlib.import_module("turnout_papers.studies.claims").Claim("up", True, "mean +1")
+    row = importlib.import_module("turnout_papers.studies.study").ResultRow("case", "accuracy", 1.0, None, 1, "2")
+    (tmp_path / "study.json").write_text(studies.Findings("a", "smoke", [row], [claim], 1.0).to_json())
+    found = read_study(tmp_path / "study.json")
+    assert (found["study"], found["scale"]) == ("a", "smoke")
+    assert found["claims"] == [{"claim": "up", "outcome": "holds", "evidence": "mean +1"}]
+    assert found["rows"][0]["ours"] == 1.0
 
 
 @pytest.mark.parametrize("where", ADDRESSES)
@@ -147,7 +157,7 @@ def test_looking_is_free_on_this_machine_and_pressing_is_not(browser: Browser) -
     assert "SameSite=strict" in cookie
     assert not re.search(r'<button[^>]*data-act="resume"[^>]* disabled', browser.get("/").text)
     stopped = browser.post("/act/stop", {"name": "first"}, **OWN)
-    assert (stopped.status, "nothing is running" in stopped.json()["mistake"]) == (409, True)
+    assert (stopped.status, "nothing is running" in stopped.json()["error"]) == (409, True)
     assert browser.get("/?token=wrong").status == 200  # no more than without one
 
 
@@ -200,7 +210,7 @@ def test_a_form_is_small_and_json(folder: Path) -> None:
         assert browser.post("/act/start", content, **headers).status == status
     assert browser.post("/act/start", b"[" * 19_000, **headers).status == 400
     for text in ("\0", "\ud800", "a\x1b[2J"):
-        assert "cannot be typed" in browser.post("/act/start", {"source": text}, **headers).json()["mistake"]
+        assert "cannot be typed" in browser.post("/act/start", {"source": text}, **headers).json()["error"]
     for form in ({"source": "--help"}, {"source": "digits", "name": "first"}, {"source": "digits", "seeds": "x"}):
         assert browser.post("/act/start", form, **headers).status == 409
     assert browser.post("/act/burn", {}, **headers).status == 409
@@ -208,7 +218,7 @@ def test_a_form_is_small_and_json(folder: Path) -> None:
 
 
 def test_a_change_is_told(tmp_path: Path) -> None:
-    watched = Watched(tmp_path)
+    watched = WatchedFolder(tmp_path)
     make_run(tmp_path / "first")
 
     async def heard() -> list[str]:
@@ -247,7 +257,7 @@ def test_who_is_at_work_is_kept_while_a_round_goes_on(tmp_path: Path) -> None:
 def test_the_process_that_works_in_a_folder_is_interrupted(tmp_path: Path) -> None:
     with held(tmp_path), pytest.raises(KeyboardInterrupt):
         interrupted(tmp_path)
-    with pytest.raises(Mistake, match="nothing is running"):
+    with pytest.raises(UserError, match="nothing is running"):
         interrupt(tmp_path)
 
 
@@ -260,10 +270,10 @@ def test_a_process_of_another_machine_is_left_alone(tmp_path: Path) -> None:
     with held(tmp_path):
         said = json.loads((tmp_path / ".lock").read_text())
         (tmp_path / ".lock").write_text("")
-        with pytest.raises(Mistake, match="does not say which process"):
+        with pytest.raises(UserError, match="cannot find the process"):
             interrupt(tmp_path)
         (tmp_path / ".lock").write_text(json.dumps(said | {"host": "elsewhere"}))
-        with pytest.raises(Mistake, match="on elsewhere"):
+        with pytest.raises(UserError, match="on elsewhere"):
             interrupt(tmp_path)
 
 
@@ -292,16 +302,16 @@ def test_a_race_is_read_while_it_goes_on_and_when_it_has_ended(tmp_path: Path) -
     ]
     (tmp_path / "trials.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"trial": {"can')
     race = read_race("advice", tmp_path)
-    assert race.said == "the race goes on: 3 runs have ended"
+    assert "3 runs have ended" in race.sentence
     assert race.rows == [["FedAvg", "2", "60.0 %", ""], ["scheme C", "1", "90.0 %", ""]]
     (tmp_path / "advice.json").write_text(json.dumps({"answer": "take C", "ranking": [{"candidate": "C", "seeds": 4}]}))
     assert read_race("advice", tmp_path).rows == [["C", "", "4", "", ""]]
     (tmp_path / "advice.json").write_text("{}")
-    assert "cannot be read" in read_race("advice", tmp_path).said
+    assert "cannot be read" in read_race("advice", tmp_path).sentence
 
 
 def test_a_run_is_started_stopped_and_resumed(tmp_path: Path) -> None:
-    actions = Actions(Watched(tmp_path))
+    actions = Actions(WatchedFolder(tmp_path))
     settings = "rounds=100000\nworld.data.clients=5\nworld.participation=always"
     name = actions.start({"source": "digits", "settings": settings, "name": "mine"})
     assert name == "mine"
@@ -310,7 +320,7 @@ def test_a_run_is_started_stopped_and_resumed(tmp_path: Path) -> None:
         wait_until(
             lambda: actions.watched.runs().get("mine") is not None and actions.watched.runs()["mine"].state.done > 1
         )
-        with pytest.raises(Mistake, match="running already"):
+        with pytest.raises(UserError, match="running already"):
             actions.resume("mine")
         actions.stop("mine")
         assert process.wait(60) == 130
@@ -376,7 +386,7 @@ def test_the_command_shows_runs_outside_of_the_folder_runs_while_they_are_prepar
 def test_a_port_that_is_taken_is_a_sentence() -> None:
     with listening("127.0.0.1", 0) as taken:
         taken.listen()
-        with pytest.raises(Mistake, match="choose another --port"):
+        with pytest.raises(UserError, match="choose another --port"):
             listening("127.0.0.1", taken.getsockname()[1])
     assert address(Rules("0.0.0.0", 80, "t")) == "http://127.0.0.1:80/?token=t"
     assert address(Rules("::1", 80, "t")) == "http://[::1]:80/?token=t"

@@ -18,11 +18,11 @@ from turnout.cli import main
 from turnout.cli.planning import read_source
 from turnout.errors import nearest
 from turnout.recipes import recipes
-from turnout.report.finding import find_runs
-from turnout.report.results import results
 from turnout.running.folder import kept_if_used
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.planned import run_planned
+from turnout.running.records.finding import find_runs
+from turnout.view.report.results import results
 
 Capture = pytest.CaptureFixture[str]
 
@@ -53,14 +53,13 @@ def test_only_what_is_near_is_suggested():
 
 def test_known_are_is_never_empty():
     assert "known are" not in nearest("alpha", [])
-    with pytest.raises(to.Mistake, match=r"unknown setting algorithm.weighting.alpha: it has no settings$"):
+    with pytest.raises(to.UserError, match=r"algorithm.weighting.alpha.* no settings$"):
         main_mistake("run", "digits", "--set", "algorithm.weighting.alpha=1")
 
 
 def main_mistake(*arguments: str) -> None:
-    from turnout.cli import app, mount_studies
+    from turnout.cli import app
 
-    mount_studies(arguments)
     app(list(arguments), prog_name="turnout", standalone_mode=False)
 
 
@@ -103,7 +102,7 @@ def test_a_file_with_a_setting_in_the_wrong_place_says_where_it_goes(tmp_path: P
         (lambda: to.partition.Class, "Classes"),
         (lambda: to.selection.Fractions, "Fraction"),
         (lambda: to.personal.batchnorm, "batch_norm"),
-        (lambda: to.terms.Statless, "Stateless"),
+        (lambda: to.terms.LocalTrem, "LocalTerm"),
     ],
 )
 def test_a_name_mistyped_in_python_gets_a_suggestion(typo, said: str):
@@ -120,11 +119,11 @@ def test_a_name_mistyped_in_python_gets_a_suggestion(typo, said: str):
         (lambda: to.data.Digits(n_clients=3), "Digits has no setting 'n_clients': did you mean 'clients'"),
         (lambda: to.models.MLP(3, batchnorm=True), "MLP has no setting 'batchnorm': did you mean 'batch_norm'"),
         (lambda: to.participation.Traces(frist=3), "Traces has no setting 'frist': did you mean 'first'"),
-        (lambda: to.ByWork(alpha=3), "ByWork has no setting 'alpha': it has no settings"),
+        (lambda: to.weighting.ByWork(alpha=3), "ByWork has no setting 'alpha': it has no settings"),
     ],
 )
 def test_a_setting_mistyped_in_python_gets_a_suggestion(typo, said: str):
-    with pytest.raises(to.Mistake, match=said):
+    with pytest.raises(to.UserError, match=said):
         typo()
     with pytest.raises(TypeError):  # what Python says of an unknown argument
         typo()
@@ -142,21 +141,21 @@ def test_what_is_right_is_left_alone():
 
 def test_a_folder_named_like_a_recipe_does_not_hide_it(tmp_path: Path):
     (tmp_path / "digits").mkdir()
-    (tmp_path / "friends").write_text("rounds = 3\n")
+    (tmp_path / "participation").write_text("rounds = 3\n")
     assert list(read_source("digits")[1]) == ["digits"]
-    assert list(read_source("friends")[1]) == list(recipes()["friends"]())
-    assert read_source("./friends")[1]["friends"].rounds == 3
+    assert list(read_source("participation")[1]) == list(recipes()["participation"]())
+    assert read_source("./participation")[1]["participation"].rounds == 3
 
 
 def test_a_failed_start_leaves_no_folder(tmp_path: Path, capsys: Capture):
     wrong = small(**{"algorithm.local.epochs": 1})  # traces need at least 2
-    with pytest.raises(to.Mistake, match="at least 2"):
+    with pytest.raises(to.UserError, match="at least 2"):
         to.run(wrong)
     assert main(["run", "digits", "--set", "algorithm.local.epochs=1"]) == 2
     assert main(["run", "digits", "--set", "algorithm.local.epochs=1", "--seeds", "2", "--jobs", "1"]) == 2
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").mkdir()
-    with pytest.raises(to.Mistake, match="at least 2"):
+    with pytest.raises(to.UserError, match="at least 2"):
         to.run(wrong, "mine/first")
     assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
 
@@ -180,7 +179,7 @@ def test_a_start_that_fails_beside_one_that_does_not_can_be_resumed(tmp_path: Pa
 
 
 def test_a_run_that_fails_later_keeps_its_folder(tmp_path: Path):
-    with pytest.raises(to.Mistake, match="client"):
+    with pytest.raises(to.UserError, match="client"):
         to.run(small(**{"algorithm.local.optimizer.lr": 1e38, "rounds": 20}), tmp_path / "out", quiet=True)
     assert (tmp_path / "out" / "records.sqlite").exists()
 
@@ -205,7 +204,7 @@ def test_turnout_counts_clients_and_work_counts_work(tmp_path: Path, capsys: Cap
 
 def test_time_is_one_number(tmp_path: Path, capsys: Capture):
     """The last line, the table, the report and the records say the same; evaluation is part of it."""
-    task = to.Task(loss=cross_entropy, metrics={"late": slow_metric}, main="late")
+    task = to.tasks.Task(loss=cross_entropy, metrics={"late": slow_metric}, main="late")
     run = to.run(small(task=task), tmp_path / "out")
     with run.records() as records:
         seconds = float(records.rounds()["seconds"].sum())

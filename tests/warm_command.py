@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 FILES = 3  # standard input, output and error
@@ -42,10 +43,10 @@ def start(folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
 
 def serve(address: str) -> None:
     """Load the library, then fork a child for each request."""
-    import turnout.cli
-    import turnout.report
-    import turnout.running.runs
-    import turnout.studies.catalogue  # noqa: F401
+    import turnout  # noqa: F401
+
+    with suppress(ImportError):  # not installed
+        import turnout_papers.cli  # noqa: F401
 
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address + ".tmp")

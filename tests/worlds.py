@@ -13,16 +13,20 @@ from torch import Tensor
 from torch.func import functional_call
 
 import turnout as to
+from turnout.context import Context
 from turnout.engine.batches import address_batches
+from turnout.exchange import Download
 from turnout.parts.compression.base import Dense
-from turnout.round_log import RoundRecord
+from turnout.round_record import RoundRecord
 from turnout.running.loop import begin, rounds_of
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.weights import Weights
+from turnout.server.cohort import cohort_of
+from turnout.server.downloads import make_download
 from turnout.server.state import Server
-from turnout.tracks.prepare import prepare
-from turnout.tracks.weights import Weights
 from turnout.types import Samples
 
-EXACT = to.InProcess(device="cpu", precision="float64", threads=1)
+EXACT = to.runtime.InProcess(device="cpu", precision="float64", threads=1)
 
 
 class Given:
@@ -60,7 +64,7 @@ class Coarse(Dense):
 def world(counts: list[int], *fractions: float, **algorithm: Any) -> to.Experiment:
     """Plain SGD on blobs, with this turnout every round; scheme C unless the test says otherwise."""
     local = algorithm.pop("local", to.Local(to.SGD(lr=0.1), epochs=4, batch_size=4))
-    algorithm = {"weighting": to.ByWork()} | algorithm
+    algorithm = {"weighting": to.weighting.ByWork()} | algorithm
     return to.Experiment(
         world=to.World(blobs(counts), Given(*(fractions or [1.0] * len(counts)))),
         algorithm=to.Algorithm(local=local, **algorithm),
@@ -130,7 +134,7 @@ def own_models(prepared: Weights, server: Server, client_C: Tensor) -> Callable[
 
 def kept_rows(prepared: Weights, server: Server, client_C: Tensor) -> dict[str, Tensor]:
     """What clients have of their own, after hearing what they were told."""
-    return prepared.runtime.clients.state(client_C, {}, server.told).to_rows()
+    return prepared.runtime.clients.state(client_C, {}, server.outbox).to_rows()
 
 
 def folder_run(experiment: to.Experiment, folder: Path) -> to.Run:
@@ -145,3 +149,9 @@ def stopped_and_resumed(experiment: to.Experiment, folder: Path, after: int) -> 
         next(steps)
     steps.close()
     return to.run(experiment, folder, resume=True, quiet=True)
+
+
+def download_for(client_C: Tensor, track: Weights, t: int = 0) -> Download:
+    """What the server sends to these clients."""
+    ctx, server = Context(track.algorithm, track.runtime, track.experiment.seed), track.begin()
+    return make_download(server, cohort_of(client_C, torch.ones_like(client_C, dtype=torch.bool), server, ctx), t, ctx)

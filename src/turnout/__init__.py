@@ -1,8 +1,8 @@
 """Turnout: federated learning when clients do not all turn up.
 
-Its public names are those of public.py, and every kind of a part that is public here (config/kinds.py). They are loaded
-when first used: the command line answers `--help` without waiting for torch. They are found before the packages, so
-that a room of the house never shadows a name such as `to.run`.
+The public names are those of public.py. They are loaded when first used: the command line answers `--help` without
+waiting for torch. They take precedence over packages of the same name: `to.server` is the namespace of server steps,
+not the package `turnout.server`, whose modules it finds too.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import importlib
 import importlib.util
 import os
 import pkgutil
+import sys
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 __version__ = "0.4.0"
 
@@ -20,27 +22,33 @@ __version__ = "0.4.0"
 # the same client would then round differently in another process. AUTO costs nothing measurable; COMPATIBLE 2.4 times.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
-if TYPE_CHECKING:
-    from turnout.public import *  # noqa: F403
+NAMESAKES = {"scores", "server"}  # packages that share their name with a public namespace
+
+
+class _Package(ModuleType):
+    """This package: importing a package of `NAMESAKES` does not replace the namespace of that name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in NAMESAKES:
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith("__"):
-        public = importlib.import_module("turnout.public")
-        if name in public.__all__:
-            return getattr(public, name)
-        if importlib.util.find_spec(f"turnout.{name}") is not None:
-            return importlib.import_module(f"turnout.{name}")
-        kinds = importlib.import_module("turnout.config.kinds").public_kinds()
-        if name in kinds:
-            return kinds[name]
-        raise importlib.import_module("turnout.spelling").suggesting("turnout", name, __dir__())
-    raise AttributeError(f"module 'turnout' has no attribute {name!r}")
+    if name.startswith("__"):
+        raise AttributeError(f"module 'turnout' has no attribute {name!r}")
+    public = importlib.import_module("turnout.public")
+    if name in public.__all__:
+        return getattr(public, name)
+    if importlib.util.find_spec(f"turnout.{name}") is not None:
+        return importlib.import_module(f"turnout.{name}")
+    raise public.unknown_name(name)
 
 
 def __dir__() -> list[str]:
-    names = importlib.import_module("turnout.public").__all__
-    return sorted({*names, *importlib.import_module("turnout.config.kinds").public_kinds()})
+    return list(importlib.import_module("turnout.public").__all__)
 
 
 def kinds_in(place: str, leave_out: Collection[str] = ()) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The one exception for a person's mistake: a sentence that says what is wrong, where, and what to do."""
+"""The exception for a user's mistake: a sentence that says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from collections.abc import Iterable
 from typing import Any
 
 
-class Mistake(ValueError):
-    """Something a person wrote or brought cannot work; the message is shown without a traceback."""
+class UserError(ValueError):
+    """A user's mistake; its message is shown without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython and notebooks show in place of a traceback."""
-        return [f"Mistake: {self}"]
+        """The lines that IPython and notebooks show instead of a traceback."""
+        return [f"UserError: {self}"]
 
 
-class UnknownSetting(Mistake, TypeError):
-    """An argument that a part has not; also what Python raises for one."""
+class UnknownSetting(UserError, TypeError):
+    """An argument that a part does not have; also a TypeError, as Python raises for one."""
 
 
 class Absent:
-    """Stands for an object that the file of a run names and cannot give back: any use of it is a mistake that says why.
+    """Stands for an object that a run's file cannot hold: any use of it raises an error with the reason.
+
+    why  the reason
 
     >>> Absent("model was an object of your own").build
     Traceback (most recent call last):
-    turnout.errors.Mistake: model was an object of your own
+    turnout.errors.UserError: model was an object of your own
     """
 
     def __init__(self, why: str):
@@ -34,10 +36,10 @@ class Absent:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise Mistake(self.why)
+        raise UserError(self.why)
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        raise Mistake(self.why)
+        raise UserError(self.why)
 
     def __repr__(self) -> str:
         return f"<{self.why}>"
@@ -49,7 +51,7 @@ _NO_MEMORY = ("allocate memory", "out of memory", "can't start new thread", "fai
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """The sentence for an error that a lack of memory has made, in this process or on a device; None for another.
+    """The sentence for an error that is due to a lack of memory, in this process or on a device; None for another.
 
     >>> out_of_memory(OSError(12, "Cannot allocate memory")) == out_of_memory(KeyError("x"))
     False
@@ -61,7 +63,7 @@ def out_of_memory(error: BaseException) -> str | None:
     return OUT_OF_MEMORY + (f" ({words.splitlines()[0][:200]})" if words else "")
 
 
-# What other libraries call it. Only names of settings that are spelt nothing like ours.
+# Names of settings in other libraries that are spelt nothing like ours.
 SYNONYMS = {
     **dict.fromkeys(("learning_rate", "eta", "step_size"), "lr"),
     **dict.fromkeys(("batch", "batchsize", "bs"), "batch_size"),
@@ -70,12 +72,12 @@ SYNONYMS = {
     **dict.fromkeys(("num_epochs", "n_epochs", "local_epochs"), "epochs"),
     **dict.fromkeys(("num_steps", "local_steps"), "steps"),
 }
-NEAR, AS_NEAR = 0.6, 0.1  # how alike two names must be, from 0 to 1, and how much less than the best the second may be
+NEAR, AS_NEAR = 0.6, 0.1  # the least similarity of two names, 0 to 1, and the largest distance to the best one
 LISTED = 30  # names at most
 
 
 def near(name: str, known: Iterable[str]) -> list[str]:
-    """The names that somebody may have meant, at most two: what other libraries call it, or spelt much the same.
+    """Known names that may be meant, at most two: a synonym in other libraries, or a similar spelling.
 
     >>> near("weighing", ["weighting", "weights", "seed"]), near("learning_rate", ["lr", "momentum"])
     (['weighting'], ['lr'])
@@ -89,7 +91,7 @@ def near(name: str, known: Iterable[str]) -> list[str]:
 
 
 def plain(name: str) -> str:
-    """A name as it is compared with others: without capitals, and with one sign between words."""
+    """A name for comparisons: lower case, with underscores between words."""
     return name.casefold().replace("-", "_").replace(" ", "_")
 
 
@@ -110,41 +112,43 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_setting(where: str, name: str, known: Iterable[str]) -> str:
-    """A sentence about a setting that something has not."""
+    """A sentence about a setting that does not exist."""
     names = list(known)
     return f"{where} has no setting {name!r}: {nearest(name, names) if names else 'it has no settings'}"
 
 
 def check_part(where: str, part: Any, role: type, example: str) -> None:
-    """Refuse what cannot play a role: a protocol's names must be there, of anything else it must be an instance.
+    """Refuse an object that cannot play a role: it needs a protocol's names, or must be an instance of a class.
 
     >>> check_part("algorithm.server", "adam", object, "ServerAdam()")
     Traceback (most recent call last):
-    turnout.errors.Mistake: algorithm.server is the text 'adam': in Python give an object, such as ServerAdam()
+    turnout.errors.UserError: algorithm.server is the text 'adam': in Python give an object, such as ServerAdam()
     """
     if isinstance(part, Absent):
         return
     if isinstance(part, str):
-        raise Mistake(f"{where} is the text {part!r}: in Python give an object, such as {example}")
+        raise UserError(f"{where} is the text {part!r}: in Python give an object, such as {example}")
     if isinstance(part, type):
-        raise Mistake(f"{where} is the class {part.__name__} itself: give an object, such as {example}")
+        raise UserError(f"{where} is the class {part.__name__} itself: give an object, such as {example}")
     protocol = getattr(role, "_is_protocol", False)
     missing = lacking(part, role) if protocol else []
     if missing or not (protocol or isinstance(part, role)):
         what = f" (it has no {', '.join(missing)})" if missing else ""
-        raise Mistake(f"{where} is an object of class {type(part).__name__}{what}: give one such as {example}")
+        raise UserError(f"{where} is an object of class {type(part).__name__}{what}: give one such as {example}")
 
 
 def lacking(part: Any, role: Any) -> list[str]:
-    """The names that a role's class has and this object has not; a role that is no class asks for none.
+    """The names of a role's class that an object lacks; none if the role is not a class.
 
-    What a part only inherits from a role that is a protocol is missing: there it has no content.
+    A method that is only inherited from a protocol counts as missing, since it has no content there; where a protocol
+    marks some methods as abstract, only those.
 
     >>> lacking([], Iterable), lacking({}, list)[:3]
     ([], ['append', 'insert', 'extend'])
     """
     names = dict.fromkeys([*vars(role), *getattr(role, "__annotations__", ())]) if isinstance(role, type) else {}
-    empty = vars(role) if getattr(role, "_is_protocol", False) else {}
+    abstract = getattr(role, "__abstractmethods__", None) or names
+    empty = {n: v for n, v in vars(role).items() if n in abstract} if getattr(role, "_is_protocol", False) else {}
 
     def has(name: str) -> bool:
         return hasattr(part, name) and not (name in empty and getattr(type(part), name, None) is empty[name])

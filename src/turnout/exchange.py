@@ -1,11 +1,11 @@
-"""What crosses between the server, the runtime and the clients, and what a runtime promises.
+"""What crosses between server, runtime and clients, and the interface of a runtime.
 
-round.py has the round itself. A runtime maps client work over a cohort and says who turned up; nothing above it knows
-whether clients are simulated in this process (runtimes/inprocess.py), live in other processes, or are real devices. All
-records here are tensors and plain values, so that they can travel as bytes (runtimes/wire.py).
+A runtime maps client work over a cohort and returns who turned up. The round (round.py) does not know whether clients
+are simulated in this process (runtimes/inprocess.py), live in other processes, or are real devices. Records here hold
+tensors and plain values, so that they can travel as bytes (runtimes/wire.py).
 
-Shape letters: C clients of the cohort (sorted by id), R replies, I any clients, U clients that have not heard yet, P
-shared parameters.
+Shape letters: C clients of the cohort (sorted by id), R replies, I any clients, U clients with undelivered messages, H
+clients that leave, P shared parameters.
 """
 
 from __future__ import annotations
@@ -25,73 +25,86 @@ from turnout.world.events import Event
 from turnout.world.members import Members
 
 Messages = list[tuple[int, bytes]]  # encoded changes of the model in order, each with the round it was sent in
+OWN = "personal/"  # prefix of personal layers among the states, where they are shared: "personal/<name>"
 
 
-def _nobody() -> Tensor:
+def states_to_send(states: Tensors, newcomers: str) -> Tensors:
+    """The server's states that clients download: averages of personal layers only if newcomers start from them."""
+    return states if newcomers == "average" else {n: v for n, v in states.items() if not n.startswith(OWN)}
+
+
+def _no_clients() -> Tensor:
     return torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
-class Told:
-    """What terms have told clients after rounds in which their replies were used, until they have heard it.
+class Outbox:
+    """Messages from terms to clients that are still to be delivered.
 
-    `client_U` (sorted) have not heard yet what was told after round `round_U`, the last they replied in; `said` has
-    what that was, by round and term. It travels with a client's next download, and is kept until a later reply of that
-    client was used.
+    A message is written after a round for the clients whose replies were used. It travels with a client's next download
+    and is kept until a later reply of that client is used.
+
+    client_U  clients with an undelivered message, sorted
+    round_U   the round after which it was written
+    messages  the messages: round -> term -> name -> tensor
     """
 
-    client_U: Tensor = field(default_factory=_nobody)
-    round_U: Tensor = field(default_factory=_nobody)
-    said: Mapping[int, dict[str, Tensors]] = field(default_factory=dict)
+    client_U: Tensor = field(default_factory=_no_clients)
+    round_U: Tensor = field(default_factory=_no_clients)
+    messages: Mapping[int, dict[str, Tensors]] = field(default_factory=dict)
 
-    def among(self, client_C: Tensor) -> Told:
-        """What some clients have not heard yet."""
+    def among(self, client_C: Tensor) -> Outbox:
+        """The messages for some clients."""
         return self._only(torch.isin(self.client_U, client_C)) if len(self.client_U) else self
 
-    def without(self, client_I: Tensor) -> Told:
-        """After these clients have heard it, or have left for good."""
+    def without(self, client_I: Tensor) -> Outbox:
+        """Without messages for these clients, which have them or have left for good."""
         return self._only(~torch.isin(self.client_U, client_I)) if len(self.client_U) else self
 
-    def _only(self, keep_U: Tensor) -> Told:
+    def _only(self, keep_U: Tensor) -> Outbox:
         round_U = self.round_U[keep_U]
         rounds = set(round_U.tolist())
-        return Told(self.client_U[keep_U], round_U, {t: said for t, said in self.said.items() if t in rounds})
+        return Outbox(self.client_U[keep_U], round_U, {t: m for t, m in self.messages.items() if t in rounds})
 
-    def after(self, t: int, client_R: Tensor, said: dict[str, Tensors]) -> Told:
-        """One round on: those whose replies were used have heard what came before, and are told this."""
+    def after(self, t: int, client_R: Tensor, message: dict[str, Tensors]) -> Outbox:
+        """The outbox after round t: clients whose replies were used have the earlier message, and get this one."""
         rest = self.without(client_R)
-        if not said:
+        if not message:
             return rest
         client_U = torch.cat([rest.client_U, client_R])
         order_U = client_U.argsort()
         round_U = torch.cat([rest.round_U, torch.full_like(client_R, t)])
-        return Told(client_U[order_U], round_U[order_U], {**rest.said, t: said})
+        return Outbox(client_U[order_U], round_U[order_U], {**rest.messages, t: message})
 
     def to_state(self) -> State:
         """As a tree for a checkpoint."""
-        return {"client": self.client_U, "round": self.round_U, "said": {str(t): v for t, v in self.said.items()}}
+        return {
+            "client": self.client_U,
+            "round": self.round_U,
+            "messages": {str(t): v for t, v in self.messages.items()},
+        }
 
     @classmethod
-    def from_state(cls, state: State) -> Told:
-        return cls(state["client"], state["round"], {int(t): said for t, said in state["said"].items()})
+    def from_state(cls, state: State) -> Outbox:
+        return cls(state["client"], state["round"], {int(t): message for t, message in state["messages"].items()})
 
 
 @dataclass(frozen=True)
-class Moment:
-    """What the server knows of time when a round begins, for runtimes that simulate it.
+class RoundTiming:
+    """Time on the server when a round begins, for runtimes that simulate it.
 
     now        simulated seconds since the run began
     limit      seconds the round may take; inf: any
-    client_F   whose replies are still under way, and
+    client_F   clients whose replies are still in flight
     arrival_F  when each arrives, in seconds since the run began
-    seats      asynchronous: how many more clients may be at work, and
-    drawn      who is asked before the others; None: all in one order
-    owed       bytes that bring clients up to date, given what they hold: of the model and states, without terms
+    seats      asynchronous: number of clients that may start working
+    drawn      asynchronous: clients that are asked before the others; None: all in one order
+    owed       bytes that bring clients up to date, given what they hold: model and states, without terms
     """
 
     now: float = 0.0
     limit: float = float("inf")
-    client_F: Tensor = field(default_factory=_nobody)
+    client_F: Tensor = field(default_factory=_no_clients)
     arrival_F: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
     seats: int = 0
     drawn: Tensor | None = None
@@ -100,36 +113,49 @@ class Moment:
 
 @dataclass(frozen=True)
 class Download:
-    """What the server sends to those it asks: the same for all, and a little of each one's own."""
+    """What the server sends to the clients it asks: the same for all, and a little for each.
+
+    t         round
+    lr        learning rate
+    shared_P  shared parameters
+    states    states beside them
+    term_states  server state that terms broadcast: term -> name -> tensor
+    client_C  the clients it is for
+    start_CP  what each starts from, where that is not the shared parameters
+    outbox    messages from terms to some of them
+    missed    encoded changes for a client that holds the model of a round; None: it needs all of it
+    timing    time on the server
+    """
 
     t: int
     lr: float
     shared_P: Tensor
     states: Tensors
-    down: dict[str, Tensors]  # what terms broadcast
+    term_states: dict[str, Tensors]
     client_C: Tensor
-    start_CP: Tensor | None = None  # what each of them starts from, where that is not the shared parameters
-    told: Told = field(default_factory=Told)  # what terms told each of them after its last reply
-    missed: Callable[[int], Messages | None] = lambda since: None  # for a client that holds the model of round `since`
-    moment: Moment = field(default_factory=Moment)
+    start_CP: Tensor | None = None
+    outbox: Outbox = field(default_factory=Outbox)
+    missed: Callable[[int], Messages | None] = lambda since: None
+    timing: RoundTiming = field(default_factory=RoundTiming)
 
     def start(self, client_R: Tensor) -> Tensor:
-        """What some of those asked start from, in whatever order: [P], or a row each."""
+        """What some of the clients start from, in any order: [P], or a row each."""
         if self.start_CP is None:
             return self.shared_P
         return self.start_CP[torch.searchsorted(self.client_C, client_R).to(self.start_CP.device)]
 
     def among(self, client_I: Tensor) -> Download:
-        """The same for some of those asked (sorted by id)."""
+        """The same for some of the clients (sorted by id)."""
         start_IP = None if self.start_CP is None else self.start(client_I)
-        return replace(self, client_C=client_I, start_CP=start_IP, told=self.told.among(client_I))
+        return replace(self, client_C=client_I, start_CP=start_IP, outbox=self.outbox.among(client_I))
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit that a client finds out about while it trains: it stops before the first step at which `reached` says so.
+    """A limit that a client meets while it trains.
 
-    `scale` gives what updates are multiplied by after so many steps [R] (None: nothing).
+    reached  whether to stop before the next step
+    scale    factor of the update after so many steps [R]; None: none
     """
 
     reached: Callable[[], bool]
@@ -138,10 +164,12 @@ class Limit:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Local work that counts: who does how many steps, and what each multiplies its update by before sending it.
+    """Local work that counts, in descending order of steps.
 
-    In descending order of steps; `scale_R` is None where nobody scales. With a `limit` (on a device only; it does not
-    travel) there may be fewer steps, the reply's report says how many ("steps"), and `scale_R` is not used.
+    client_R  the clients
+    steps_R   their local steps
+    scale_R   factor each applies to its update before sending it; None: none
+    limit     stops a device early (it does not travel): the report then has the "steps", and `scale_R` is not used
     """
 
     client_R: Tensor
@@ -156,36 +184,43 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Farewell:
-    """What clients that leave have said: term -> name -> [H, ...], for those who had something to say.
+class Departure:
+    """What clients send when they leave: term -> name -> [H, ...].
 
-    said        what the terms need to forget them
-    remembered  what terms that remember them need to keep
+    client_H     clients that leave and had kept something
+    to_forget    what terms need to forget them
+    to_remember  what terms that remember them need to keep
     """
 
     client_H: Tensor
-    said: dict[str, Tensors]
-    remembered: dict[str, Tensors]
+    to_forget: dict[str, Tensors]
+    to_remember: dict[str, Tensors]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Which models are to be measured on what.
+    """Which models to measure on which data.
 
-    central   the one model, on the pooled test data of these members, by name
-    common    the one model, on each client's own test data
+    t         round
+    shared_P  shared parameters
+    states    states beside them
+    client_C  clients that are measured one by one
+    central   the global model, on the pooled test data of these members, by name
+    common    the global model, on each client's own test data
     own       each client's own model, on its own test data
+    start     what own models start from [c, P]; None: the shared parameters
+    outbox    messages from terms to clients
     """
 
     t: int
     shared_P: Tensor
     states: Tensors
-    client_C: Tensor  # who is measured one by one
+    client_C: Tensor
     central: Mapping[str, Members] = field(default_factory=dict)
     common: bool = False
     own: bool = False
-    start: Callable[[Tensor], Tensor] | None = None  # what own models start from [c, P]; None: the shared parameters
-    told: Told = field(default_factory=Told)
+    start: Callable[[Tensor], Tensor] | None = None
+    outbox: Outbox = field(default_factory=Outbox)
 
     def start_of(self, client_c: Tensor) -> Tensor:
         return self.shared_P.expand(len(client_c), -1) if self.start is None else self.start(client_c)
@@ -193,16 +228,22 @@ class Measure:
 
 @dataclass(frozen=True)
 class Measured:
-    """Values by metric; `noisy_C`: whose training data was spoilt, where that is known."""
+    """Measured values.
+
+    central  of the global model: name of the members -> metric -> value
+    common   of the global model on each client's data: metric -> [C]
+    own      of each client's own model: metric -> [C]
+    noisy_C  clients whose training data was spoilt, where that is known
+    """
 
     central: dict[str, dict[str, float]] = field(default_factory=dict)
-    common: Tensors = field(default_factory=dict)  # metric -> [C]
+    common: Tensors = field(default_factory=dict)
     own: Tensors = field(default_factory=dict)
     noisy_C: Tensor | None = None
 
 
 class Simulation(Protocol):
-    """What only simulated clients can be asked."""
+    """Questions that only simulated clients can answer."""
 
     @property
     def groups(self) -> Tensor | None:
@@ -210,8 +251,9 @@ class Simulation(Protocol):
         ...
 
     def would_send(self, client_C: Tensor, download: Download) -> tuple[Tensor, Tensor]:
-        """Clients, and the updates they would send after complete work, unscaled and dense. Nothing is kept of it; on a
-        GPU the updates of an earlier call or round are overwritten."""
+        """Clients, and the updates they would send after complete work, unscaled and dense.
+
+        Nothing of it is kept. On a GPU it overwrites the updates of an earlier call or round."""
         ...
 
     def own_model(self, client: int, asked: Measure) -> tuple[Tensor, Tensors]:
@@ -219,8 +261,45 @@ class Simulation(Protocol):
         ...
 
 
-class Runtime(Protocol):
-    """Maps client work over a cohort, and says who turned up."""
+class ClientKeeper(Protocol):
+    """A runtime of any track, as far as it knows clients and keeps their state."""
+
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the clients by number, from the data or from their enrolment; None: they have none."""
+
+    def examples(self, client_C: Tensor) -> Tensor:
+        """Training samples of each client, as enrolled."""
+
+    def events(self, t: int) -> Sequence[Event]:
+        """Joins and leaves at the beginning of a round."""
+
+    def noted(self) -> Extra:
+        """Further entries for the last round's record: refused messages, replies that came too late."""
+
+    def forget(self, client_I: Tensor) -> None:
+        """Delete the state of these clients: one that comes back is new."""
+
+    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        """Write what changed since `files` were written; returns the files that now hold everything."""
+
+    def load(self, run: str, folder: Path, files: list[str]) -> None:
+        """Begin a run (no files), or restore what these files hold. `run` identifies the run."""
+
+    def durable(self, t: int) -> None:
+        """The checkpoint of round t is on disk: the run will not resume from an earlier one."""
+
+    def close(self) -> None:
+        """Release processes and connections: the run has ended."""
+
+    def describe(self) -> dict[str, Any]:
+        """What results may depend on beyond the experiment: device, engine, chunk, threads."""
+
+    def memory(self, cohort: int, ever: int) -> dict[str, int]:
+        """Bytes it will need, by purpose, with so many clients in a round and in all rounds together."""
+
+
+class Runtime(ClientKeeper, Protocol):
+    """Maps client work over a cohort and returns who turned up."""
 
     @property
     def layout(self) -> Layout: ...
@@ -230,82 +309,39 @@ class Runtime(Protocol):
         """None where clients are real."""
         ...
 
-    def names(self) -> tuple[str, ...] | None:
-        """What the clients are called, by number, where that is known: as the data has it, or as they enrolled."""
-        ...
-
-    def examples(self, client_C: Tensor) -> Tensor:
-        """Training samples of each client, known from its enrolment."""
-        ...
-
     def mean_examples(self, members: Members) -> float:
         """The members' mean sample count, for unbiased shares."""
         ...
 
-    def events(self, t: int) -> Sequence[Event]:
-        """Who leaves and joins at the beginning of a round: as the world has it, or as nodes have said."""
-        ...
-
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
-        """Who answered with how much work, and the replies of those who count (None: there are none).
+        """Who turned up with how much work, and the replies of clients whose work counts (None: there are none).
 
-        Replies come in descending order of steps, equal ones by id: sums are then rounded the same way everywhere. What
-        devices send is checked (runtimes/border.py); a reply that cannot be used is an absence.
+        Replies are in descending order of steps, equal ones by id, so that sums round the same way everywhere. Replies
+        of devices are checked (runtimes/border.py); one that cannot be used counts as an absence.
         """
         ...
 
-    def noted(self) -> Extra:
-        """What else the last round's record should say: messages that were refused, replies that came too late."""
-        ...
-
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
-        """Of clients that turned up in this round but whose work does not count: replies without an update, which say
-        what their download took ("bytes_down" of terms, and what they held). They keep nothing of the round."""
+        """Replies without an update, of clients that turned up but whose work does not count.
+
+        They report what their download took ("bytes_down" of terms, and the model they held)."""
         ...
 
     def commit(self, t: int, client_R: Tensor) -> None:
-        """The replies of these clients were used: what they kept of round t becomes theirs. Others go back."""
+        """The replies of these clients were used: they keep their new state. The others keep their old one."""
         ...
 
-    def farewell(self, client_I: Tensor, told: Told) -> Farewell:
-        """What clients that leave say to the terms; one that kept nothing says nothing. Who vanished is not asked."""
-        ...
-
-    def forget(self, client_I: Tensor) -> None:
-        """Nothing is kept of these clients any more: one that comes back is new."""
+    def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
+        """What clients that leave send to the terms; a client that kept nothing sends nothing."""
         ...
 
     def gradient(self, shared_P: Tensor, states: Tensors, client_C: Tensor, share_C: Tensor, t: int) -> Tensor | None:
-        """The mean of ∇F_c, by shares, at some weights [P], over those who answer in this round; None: nobody.
+        """Mean of ∇F_c by shares at some weights [P], over the clients that answer in this round; None: none does.
 
         F_c is over all training samples of a client.
         """
         ...
 
     def measure(self, asked: Measure) -> Measured:
-        """Measure models on test data, where there is some."""
-        ...
-
-    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        """Write what changed since `files` were written; the files that hold everything now."""
-        ...
-
-    def load(self, run: str, folder: Path, files: list[str]) -> None:
-        """A run begins (no files) or goes on: go back to what these files say. `run` tells this run from others."""
-        ...
-
-    def durable(self, t: int) -> None:
-        """The checkpoint of round t is on the disk: the run will never go back behind it."""
-        ...
-
-    def close(self) -> None:
-        """The run has ended, however it ended: let go of processes and connections."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """What a result may depend on beyond the experiment: device, engine, chunk, threads."""
-        ...
-
-    def memory(self, cohort: int, ever: int) -> dict[str, int]:
-        """Bytes it will need by what for, with so many clients in a round and in all rounds together."""
+        """Measure models on test data."""
         ...

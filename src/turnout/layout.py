@@ -1,8 +1,7 @@
 """Which named tensor is in which group, fixed once from the model and the algorithm.
 
-Shared and personal parameters are columns of one flat matrix (shared first), so that sums, similarities, residuals and
-compression are single operations over `flat[:, :shared]`. Buffers are not in it: BatchNorm silently does not update
-buffers that are views of a larger matrix, so each has a contiguous `[C, ...]` stack of its own.
+Shared and personal parameters are columns of one flat matrix, shared first. Buffers are not in it (BatchNorm silently
+does not update views of a larger matrix): each has a contiguous `[C, ...]` stack of its own.
 
 Shape letters: c clients of a chunk, P parameters (all columns).
 """

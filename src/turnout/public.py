@@ -1,162 +1,161 @@
-"""The public names, in reading order; `import turnout` finds them here when they are first used."""
+"""The public names: a dozen at the top (`to.Experiment`, `to.run`), and a namespace per role (`to.weighting.ByWork`).
 
+`import turnout` finds them here when they are first used. A namespace is the module that holds the role's parts, or a
+class below where several modules do; it has every kind of its role, also one that was added as a file. Names of
+satellites (`to.compare`, `to.scores`, ...) are imported when they are used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import turnout.data as data
 import turnout.models as models
+import turnout.parts.membership.policy as membership
+import turnout.parts.mixing as mixing
+import turnout.parts.optimizers as optimizers
+import turnout.parts.personal as personal
+import turnout.parts.schedules as schedules
+import turnout.parts.selection as selection
+import turnout.parts.server as server
+import turnout.parts.weighting as weighting
 import turnout.roles as roles
+import turnout.settings as runtime
+import turnout.tasks as tasks
+import turnout.world.attacks as attacks
+import turnout.world.devices as devices
+import turnout.world.events as events
+import turnout.world.participation as participation
 from turnout import __version__
-from turnout.advising import Advice, advise
-from turnout.config.kinds import KINDS
 from turnout.data import partition
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Algorithm, Evaluate, Experiment, Stop, World
-from turnout.parts import personal, selection, terms
-from turnout.parts.aggregation import WeightedSum, weighted_mean, weighted_sum
-from turnout.parts.closing import Buffered, Deadline, FirstReplies, Percentile, WaitForAll
-from turnout.parts.compression.base import Dense
-from turnout.parts.compression.quantise import Quantise
-from turnout.parts.compression.ternary import LiteralTernary, SparseTernary, TopK
+from turnout.parts import closing
 from turnout.parts.local import Local
-from turnout.parts.membership.policy import Constants, DropInactive, Membership
-from turnout.parts.mixing import Common, FedAMP
+from turnout.parts.membership.policy import Membership
 from turnout.parts.optimizers import SGD, Adam
-from turnout.parts.robust.clipping import CentredClip, NormClip
-from turnout.parts.robust.coordinates import CoordinateMedian, TrimmedMean
-from turnout.parts.robust.distances import GeometricMedian, Krum, MultiKrum
-from turnout.parts.schedules import Constant, Custom, InverseClock, TheoryRate
-from turnout.parts.server import Apply, ServerAdagrad, ServerAdam, ServerYogi
-from turnout.parts.substitution.base import Spread, Unused
-from turnout.parts.substitution.friends import Candidates, Friends
-from turnout.parts.substitution.stale import Stale
-from turnout.parts.terms.apfl import APFL
-from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
-from turnout.parts.terms.elastic import Elastic
-from turnout.parts.terms.mime import MimeLite
-from turnout.parts.terms.proximal import Proximal
-from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedAvg, FedNova, Shares, Weighting
-from turnout.report.comparison import Comparison, compare
+from turnout.parts.schedules import InverseClock
+from turnout.running import runs
+from turnout.running.config.kinds import KINDS, ROLES, public_kinds
+from turnout.running.reported import NO_HOOKS, with_hooks
 from turnout.running.result import Run, RunGroup, load_model, open_run
-from turnout.running.runs import run
-from turnout.runtimes.settings import InProcess, Processes, Ray
-from turnout.spelling import suggest_names, suggest_settings
-from turnout.task import Classification, Metric, NextCharacter, Regression, Task
-from turnout.tracks.scores.settings import Distil, EarlyStopping, Scores, Uses, paper_literal
-from turnout.types import Turnout
-from turnout.world import attacks, devices, participation
-from turnout.world.events import EventLog, Join, Leave, RandomEvents
-from turnout.world.fleet import Fleet, Reading, read_fleet
+from turnout.suggestions import suggest_names, suggest_settings, suggesting
+from turnout.world.events import Join, Leave
+
+if TYPE_CHECKING:
+    import turnout.fleet as fleet
+    import turnout.scores.settings as scores
+    from turnout.fleet.advice.advise import advise
+    from turnout.view.report.comparison import compare
+
+# The report writer and trackers are a satellite's: a run without it writes its records only.
+_view = importlib.util.find_spec("turnout.view")
+run = with_hooks(runs.run, NO_HOOKS if _view is None else importlib.import_module("turnout.view").HOOKS)
 
 __all__ = [
-    "APFL",
-    "SGD",
-    "VRLSGD",
-    "Adam",
-    "Advice",
-    "Algorithm",
-    "Apply",
-    "Buffered",
-    "ByShare",
-    "ByWork",
-    "Candidates",
-    "CentredClip",
-    "Classification",
-    "Common",
-    "Comparison",
-    "CompleteOnly",
-    "Constant",
-    "Constants",
-    "CoordinateMedian",
-    "Custom",
-    "Deadline",
-    "Dense",
-    "Distil",
-    "DropInactive",
-    "EarlyStopping",
-    "Elastic",
-    "Evaluate",
-    "EventLog",
-    "Experiment",
-    "FedAMP",
-    "FedAvg",
-    "FedGATE",
-    "FedNova",
-    "FirstReplies",
-    "Fleet",
-    "Friends",
-    "GeometricMedian",
-    "InProcess",
-    "InverseClock",
-    "Join",
-    "Krum",
-    "Leave",
-    "LiteralTernary",
-    "Local",
-    "Membership",
-    "Metric",
-    "MimeLite",
-    "Mistake",
-    "MultiKrum",
-    "NextCharacter",
-    "NormClip",
-    "Percentile",
-    "Processes",
-    "Proximal",
-    "Quantise",
-    "RandomEvents",
-    "Ray",
-    "Reading",
-    "Regression",
-    "Run",
-    "RunGroup",
-    "Scaffold",
-    "Scores",
-    "ServerAdagrad",
-    "ServerAdam",
-    "ServerYogi",
-    "Shares",
-    "SparseTernary",
-    "Spread",
-    "Stale",
-    "Stop",
-    "Task",
-    "TheoryRate",
-    "TopK",
-    "TrimmedMean",
-    "Turnout",
-    "Unused",
-    "Uses",
-    "WaitForAll",
-    "WeightedSum",
-    "Weighting",
-    "World",
-    "__version__",
-    "advise",
-    "attacks",
-    "compare",
-    "data",
-    "devices",
-    "load_model",
-    "models",
-    "open_run",
-    "paper_literal",
-    "participation",
-    "partition",
-    "personal",
-    "read_fleet",
-    "roles",
-    "run",
-    "selection",
-    "terms",
-    "weighted_mean",
-    "weighted_sum",
-]
+    "SGD", "Adam", "Algorithm", "Evaluate", "Experiment", "InverseClock", "Join", "Leave", "Local", "Membership", "Run",
+    "RunGroup", "Stop", "UserError", "World", "__version__", "advise", "aggregation", "attacks", "closing", "compare",
+    "compression", "data", "devices", "events", "fleet", "load_model", "membership", "mixing", "models", "open_run",
+    "optimizers", "participation", "partition", "personal", "roles", "run", "runtime", "schedules", "scores",
+    "selection", "server", "substitution", "tasks", "terms", "weighting",
+]  # fmt: skip
+SATELLITES = {
+    "advise": "turnout.fleet.advice.advise:advise",
+    "compare": "turnout.view.report.comparison:compare",
+    "fleet": "turnout.fleet",
+    "scores": "turnout.scores.settings",
+}
 
-for found in [globals()[name] for name in __all__]:
-    if isinstance(found, ModuleType):
-        suggest_names(found)
-    else:
-        suggest_settings(found)
-for kinds in KINDS.values():
-    for kind in kinds.values():
-        suggest_settings(kind)
+
+class _Namespace(type):
+    """The class of namespaces: suggests near names for an unknown one."""
+
+    def __getattr__(cls, name: str) -> Any:
+        raise suggesting(f"turnout.{cls.__name__}", name, vars(cls))
+
+
+class aggregation(metaclass=_Namespace):  # noqa: N801
+    """How updates become one: the weighted sum, and robust aggregations."""
+
+    from turnout.parts.aggregation import Aggregation, WeightedSum
+    from turnout.parts.robust.clipping import CentredClip, NormClip
+    from turnout.parts.robust.coordinates import CoordinateMedian, TrimmedMean
+    from turnout.parts.robust.distances import GeometricMedian, Krum, MultiKrum
+
+
+class compression(metaclass=_Namespace):  # noqa: N801
+    """How updates travel."""
+
+    from turnout.parts.compression.base import Compression, Dense, Sending
+    from turnout.parts.compression.quantise import Quantise
+    from turnout.parts.compression.ternary import LiteralTernary, SparseTernary, TopK
+
+
+class substitution(metaclass=_Namespace):  # noqa: N801
+    """What happens to the shares of absent clients."""
+
+    from turnout.parts.substitution.base import NoSubstitution, Spread, Substitution
+    from turnout.parts.substitution.friends import Candidates, Friends
+    from turnout.parts.substitution.stale import Stale
+
+
+class terms(metaclass=_Namespace):  # noqa: N801
+    """Local methods, as terms of the gradient."""
+
+    from turnout.parts.terms.apfl import APFL
+    from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
+    from turnout.parts.terms.elastic import Elastic
+    from turnout.parts.terms.mime import MimeLite
+    from turnout.parts.terms.proximal import Proximal
+
+
+def __getattr__(name: str) -> Any:
+    """A name of a satellite."""
+    if name not in SATELLITES:
+        raise AttributeError(f"module 'turnout.public' has no attribute {name!r}")
+    place, _, inner = SATELLITES[name].partition(":")
+    package = ".".join(place.split(".")[:2])
+    if importlib.util.find_spec(package) is None:
+        raise UserError(f"turnout.{name} needs {package}, which is not installed here")
+    module = importlib.import_module(place)
+    if not inner:
+        suggest_names(module, f"turnout.{name}", {})
+    return getattr(module, inner) if inner else module
+
+
+def unknown_name(name: str) -> AttributeError:
+    """The error for a name that is not at the top: it may be in a namespace, or misspelt."""
+    here = sys.modules[__name__]
+    for space in (space for space in __all__ if space not in SATELLITES):
+        if isinstance(found := getattr(here, space), ModuleType | _Namespace) and name in vars(found):
+            return AttributeError(f"module 'turnout' has no attribute {name!r}: use turnout.{space}.{name}", name=name)
+    return suggesting("turnout", name, __all__)
+
+
+def _fill_namespaces() -> None:
+    """Add kinds that are not listed above to their namespaces, and suggestions for misspelt names and settings."""
+    here = sys.modules[__name__]
+    for name in (name for name in __all__ if name not in SATELLITES):
+        found = getattr(here, name)
+        if isinstance(found, ModuleType | _Namespace):
+            for kind, maker in public_kinds(name).items():
+                if kind not in vars(found):
+                    setattr(found, kind, maker)
+        if isinstance(found, ModuleType):
+            places = [place for role in ROLES if role.public == name for place in role.satellites.values()]
+            suggest_names(found, f"turnout.{name}", {place.rpartition(":")[2]: place for place in places})
+        else:
+            suggest_settings(found)
+    for kinds in KINDS.values():
+        for maker in kinds.values():
+            suggest_settings(maker)
+    for name, known in vars(importlib.import_module("turnout.parts.terms")).items():
+        if not name.startswith("_") and name not in vars(terms):  # the base classes of terms
+            setattr(terms, name, known)
+
+
+_fill_namespaces()

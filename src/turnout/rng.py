@@ -1,8 +1,7 @@
 """The only source of randomness: draws are addressed, not consumed.
 
 A draw belongs to an address such as (seed, "batches", round, client), so it can be repeated in any order, on any
-machine, for any chunk of clients. `rng` gives an ordinary generator; `uniform` and `keys` give one number per id for a
-whole vector of ids at once, without a Python loop and without touching ids that were not asked for.
+machine, for any chunk of clients.
 
 Shape letters: I ids.
 """
@@ -35,7 +34,6 @@ def rng_seed(seed: int, *address: int | str) -> int:
 
 
 def rng(seed: int, *address: int | str) -> torch.Generator:
-    """A fresh generator for an address."""
     return torch.Generator().manual_seed(rng_seed(seed, *address))
 
 
@@ -66,20 +64,10 @@ def uniform(seed: int, *address: int | str, ids: Tensor) -> Tensor:
     return unit(keys(key(seed, *address), ids))
 
 
-def _first_distinct(value_D: Tensor, count: int) -> Tensor:
-    """The first `count` different values in order of appearance (fewer if there are fewer)."""
-    sorted_D, place_D = value_D.sort(stable=True)
-    new_D = torch.ones_like(sorted_D, dtype=torch.bool)
-    new_D[1:] = sorted_D[1:] != sorted_D[:-1]
-    return value_D[place_D[new_D].sort().values[:count]]
-
-
 def draw(count: int, among: int, t: int, seed: int, purpose: str = "cohort") -> Tensor:
     """`count` of the positions 0..among-1, uniformly without replacement, sorted.
 
-    Positions are drawn one after another and repeats are thrown away, which is sampling without replacement.
-    When more than half are wanted, those to leave out are drawn instead, so about 1.4 draws per position are
-    the most needed.
+    Repeats are thrown away; when more than half are wanted, those to leave out are drawn instead.
 
     >>> draw(3, among=1_000_000, t=0, seed=0).unique().shape, draw(4, among=4, t=0, seed=0)
     (torch.Size([3]), tensor([0, 1, 2, 3]))
@@ -91,7 +79,10 @@ def draw(count: int, among: int, t: int, seed: int, purpose: str = "cohort") -> 
         return keep_I.nonzero().squeeze(1)
     chosen_C, draws = torch.empty(0, dtype=torch.int64), 2 * count + 16
     while len(chosen_C) < count:
-        u_D = uniform(seed, purpose, t, ids=torch.arange(draws))
-        chosen_C = _first_distinct((u_D * among).to(torch.int64), count)
+        value_D = (uniform(seed, purpose, t, ids=torch.arange(draws)) * among).to(torch.int64)
+        sorted_D, place_D = value_D.sort(stable=True)
+        new_D = torch.ones_like(sorted_D, dtype=torch.bool)
+        new_D[1:] = sorted_D[1:] != sorted_D[:-1]
+        chosen_C = value_D[place_D[new_D].sort().values[:count]]  # the first different ones, in order of appearance
         draws *= 2
     return chosen_C.sort().values

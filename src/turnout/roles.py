@@ -1,8 +1,8 @@
-"""The roles of an experiment, as classes: a part of your own that a file names is derived from its role.
+"""The roles of an experiment, as classes: your own part that a file names must be derived from its role.
 
     class Median(to.roles.Aggregation): ...
 
-In Python any object with a role's methods will do. docs/own-method.md has the rule and examples.
+In Python any object with a role's methods will do.
 """
 
 from turnout.data.federation import DataSpec
@@ -21,36 +21,16 @@ from turnout.parts.server import ServerStep
 from turnout.parts.substitution.base import Substitution
 from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
-from turnout.runtimes.settings import RuntimeSpec
-from turnout.task import TaskSpec
-from turnout.trackers.tracker import Tracker
-from turnout.world.attacks.base import Attack
-from turnout.world.devices.base import Devices
+from turnout.running.tracker import Tracker
+from turnout.settings import RuntimeSpec
+from turnout.tasks import TaskSpec
+from turnout.world.attacks import Attack
+from turnout.world.devices import Devices
 from turnout.world.events import Events
 from turnout.world.participation import Participation
 
 __all__ = [
-    "Aggregation",
-    "AlgorithmSpec",
-    "Attack",
-    "Closing",
-    "Compression",
-    "DataSpec",
-    "Devices",
-    "Events",
-    "Mixing",
-    "ModelSpec",
-    "Optimizer",
-    "Participation",
-    "Partition",
-    "RuntimeSpec",
-    "Schedule",
-    "Selection",
-    "ServerStep",
-    "Sizes",
-    "Substitution",
-    "TaskSpec",
-    "Term",
-    "Tracker",
-    "Weighting",
-]
+    "Aggregation", "AlgorithmSpec", "Attack", "Closing", "Compression", "DataSpec", "Devices", "Events", "Mixing",
+    "ModelSpec", "Optimizer", "Participation", "Partition", "RuntimeSpec", "Schedule", "Selection", "ServerStep",
+    "Sizes", "Substitution", "TaskSpec", "Term", "Tracker", "Weighting",
+]  # fmt: skip

@@ -1,300 +1,240 @@
 """One round of federated learning: read this first.
 
-    events ─▶ members ─▶ cohort ─▶ client_work: download, train, scale by work, encode
+    events ─▶ members ─▶ cohort ─▶ clients: download, train, scale by work, encode  (clients/work.py)
                                         │
-                                   server_work: decode, lend shares, weigh, sum, step, broadcast ─▶ record
+                                   server: decode, lend shares, weigh, sum, step, broadcast ─▶ `Round`
 
-`client_work` and `server_work` are pure halves; a runtime maps the first over the clients that turned up. A simulated
-runtime returns the turnout it drew, a real one the turnout it saw. The weighting decides whose work counts; only they
-reply. Who does not reply keeps its state: rows are written back only for replies that were used (`runtime.commit`).
+`run_round` returns everything that happened as a value; the record of a round (round_record.py) is a function of that
+value. A runtime maps client work over the cohort and returns who turned up: a simulated runtime what it drew, a real
+one what it saw. The weighting decides whose work counts; only those clients reply. A client whose reply is not used
+keeps its state: `runtime.commit` names the others.
 
 Shape letters: C clients of the cohort (sorted by id), R replies, P shared parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from turnout.clients.state import ClientState, central_model, sent_down
-from turnout.engine.train import Trainer
-from turnout.evaluation.probes import Watch
-from turnout.exchange import Assignment, Download, Runtime
-from turnout.experiment import Algorithm
-from turnout.layout import Slot
-from turnout.machine import at_work
-from turnout.machine.clock import stage
+from turnout.context import Context
+from turnout.exchange import Download
+from turnout.machine import activity
+from turnout.machine.profiling import stage, staged
 from turnout.parts.aggregation import combined_of, weighted_mean
-from turnout.parts.arrived import Arrived
 from turnout.parts.compression.base import Sending
-from turnout.parts.substitution.base import Lent
-from turnout.parts.terms.base import merged, moved
-from turnout.round_log import RoundLog, RoundRecord, terms_bytes
-from turnout.server.arriving import AGE, landed, moment_of
-from turnout.server.cohort import Cohort
-from turnout.server.downloads import fetched
-from turnout.server.finite import without_bad_numbers
-from turnout.server.opening import open_round
-from turnout.server.state import Served, Server
-from turnout.server.under_way import updates_of
-from turnout.types import Extra, Replies, Samples, Tensors, Turnout, row_bytes
-from turnout.world.attacks.base import Attackers
+from turnout.parts.membership.roster import Roster
+from turnout.parts.substitution.base import Substitutes
+from turnout.parts.terms.base import shift_model, update_terms
+from turnout.parts.updates import Aggregate, Applied, Updates
+from turnout.server.cohort import Cohort, select_cohort
+from turnout.server.collecting import AGE, Received, collect
+from turnout.server.downloads import make_download
+from turnout.server.in_flight import updates_of
+from turnout.server.membership import MembershipChanges, update_membership
+from turnout.server.state import Server
+from turnout.types import Extra, Replies, State, Turnout
 
 
-class Hindsight(Protocol):
-    """Measures, in a simulation, what the missing would have sent."""
+@dataclass(frozen=True)
+class Total:
+    """The replies of a round as one update.
 
-    def compare(self, served: Served, replies: Replies, turnout: Turnout, share_C: Tensor, download: Download) -> Extra:
-        """Numbers for the round's record."""
-        ...
-
-
-def run_round(
-    server: Server, t: int, seed: int, algorithm: Algorithm, runtime: Runtime, hindsight: Hindsight | None = None,
-    until: float = float("inf"),
-) -> tuple[Server, RoundRecord]:  # fmt: skip
-    """One round: the next server and the record of what happened.
-
-    A round without anybody changes nothing, except that rules about absences remember who was asked in vain. Nor does
-    one that would end after `until` simulated seconds: the run ends there.
+    aggregate     the updates that were used, their weights and their sum
+    weight_C      coefficient of each client of the cohort, 0 where its update was not used
+    substitutes   shares that the substitution gave to other clients
+    update_P      what the server step is given: the sum, and old updates that stand in
+    substitution  state of the substitution after the round
+    extra         numbers for the round's record
     """
-    before = server
-    with stage("membership"):
-        server, opening = open_round(server, t, seed, algorithm, runtime)
-    clock = t - server.origin
-    lr = algorithm.local.schedule.rate(algorithm.local.optimizer.lr, clock)
-    log = RoundLog(t, clock, lr, len(server.members), opening)
-    with stage("selection"):
-        cohort = Cohort.of(server, t, seed, algorithm, runtime)
-    if not len(cohort.asked) and not len(server.clock.under_way.client_L):
-        return server, log.record(skipped="nobody was asked")
 
-    sending = Sending(t, seed, cohort.client_C, runtime.layout.shared_slots)
-    download = download_for(cohort.asked, server, t, lr, algorithm, runtime.layout.shared_slots)
-    download = replace(download, moment=moment_of(server, algorithm, cohort, download, sending))
-    at_work.asked(t, cohort.asked.tolist)
-    with stage("client work"):
-        turnout, replies = runtime.ask(cohort.asked, download)
-    turnout = turnout.among(cohort.client_C)
-    arrival = landed(server, algorithm, runtime, cohort, turnout, replies, sending)
-    if turnout.times is not None and arrival.server.clock.now > until:
-        runtime.commit(t, turnout.client_C[:0])
-        return before, log.cut(turnout.times, before.clock.now, until)
-    server, cohort, turnout, replies = arrival.server, arrival.cohort, arrival.turnout, arrival.replies
-    log.attended(turnout, cohort)
-    log.took(arrival)
-    if turnout.times is None:
-        log.fetched(fetched(server, algorithm, runtime, download, turnout, replies, sending))
-    if replies is None:
-        runtime.commit(t, arrival.kept)
-        why = "nobody who answered counts" if log.answered else "nobody answered"
-        return without_update(server, algorithm, cohort, turnout, t), log.record(skipped=why)
+    aggregate: Aggregate
+    weight_C: Tensor
+    substitutes: Substitutes
+    update_P: Tensor
+    substitution: State
+    extra: Extra = field(default_factory=dict)
 
-    position_R = torch.searchsorted(turnout.client_C, replies.client_C)
-    log.travelled(replies, position_R)
-    good = without_bad_numbers(replies, algorithm.nonfinite, t)
-    position_R = position_R if good is replies else position_R[replies.report["finite"]]
-    replies = good
-    if len(replies.client_C) == 0:
-        runtime.commit(t, arrival.kept)
-        why = "no update of those who count is a number"
-        return without_update(server, algorithm, cohort, turnout, t), log.record(skipped=why)
-
-    sending = replace(sending, client_C=replies.client_C)
-    served = server_work(server, algorithm, cohort, turnout, replies, position_R, download, sending)
-    runtime.commit(t, torch.cat([served.client_R, arrival.kept]) if len(arrival.kept) else served.client_R)
-    if hindsight is not None:
-        said = hindsight.compare(served, replies, turnout, cohort.share_C, download)
-        served = replace(served, extra=served.extra | said)
-    log.weighed(served, algorithm.weighting.of_updates)
-    return served.server, log.record()
+    @property
+    def counts_C(self) -> Tensor:
+        """Which clients of the cohort had their updates used."""
+        return torch.zeros(len(self.weight_C), dtype=torch.bool).index_fill(0, self.aggregate.position_R, True)
 
 
-def download_for(
-    client_C: Tensor, server: Server, t: int, lr: float, algorithm: Algorithm, slots: tuple[Slot, ...]
-) -> Download:
-    """What the server sends to those it asks."""
-    down = {term.name: term.broadcast(server.down[term.name]) for term in algorithm.terms}
-    with stage("mixing"):
-        start_CP = algorithm.mixing.starts(server.mixing, client_C, server.shared_P)
-    states = sent_down(server.states, algorithm)
-    missed = partial(algorithm.compression.missed, server.compression, slots=slots)
-    return Download(t, lr, server.shared_P, states, down, client_C, start_CP, server.told.among(client_C), missed)
+@dataclass(frozen=True)
+class Round:
+    """Everything that happened in a round.
+
+    t         its number, from 0
+    before    the server as the round before left it
+    start     the server after this round's joins and leaves
+    after     the server at the end of the round
+    changes   joins and leaves
+    cohort    clients that were drawn
+    download  what they were sent; None: no client was asked
+    received  what the server had when the round was closed; None: no client was asked
+    total     the update; None: no reply could be used
+    extra     numbers of the terms for the round's record
+    """
+
+    t: int
+    before: Server
+    start: Server
+    after: Server
+    changes: MembershipChanges
+    cohort: Cohort
+    download: Download | None = None
+    received: Received | None = None
+    total: Total | None = None
+    extra: Extra = field(default_factory=dict)
 
 
-def without_update(server: Server, algorithm: Algorithm, cohort: Cohort, turnout: Turnout, t: int) -> Server:
-    """The server after a round in which no update arrived: where a rule asks for it, who was there is remembered."""
-    no_loss_C = torch.full_like(cohort.share_C, torch.inf)
-    roster = algorithm.membership.observe(server.roster, t - server.origin, turnout, no_loss_C, cohort.share_C)
-    return server if roster is server.roster else replace(server, roster=roster)
+def run_round(server: Server, t: int, ctx: Context) -> Round:
+    """Run one round. A round without usable replies changes nothing but what rules about absences remember."""
+    start, changes = update_membership(server, t, ctx)
+    cohort = select_cohort(start, t, ctx)
+    if not len(cohort.asked) and not len(start.time.in_flight.client_L):
+        return Round(t, server, start, start, changes, cohort)
+
+    download = make_download(start, cohort, t, ctx)
+    received = collect(start, cohort, download, ask(cohort, download, ctx), ctx)
+    if received.is_cut:
+        ctx.runtime.commit(t, received.waiting[:0])
+        return Round(t, server, start, server, changes, cohort, download, received)
+    total = aggregate(received, download, ctx)
+    if total is None:
+        after, extra, used_R = remember_absences(received, t, ctx), Extra(), []
+    else:
+        (after, extra), used_R = apply_update(received, total, ctx), [total.aggregate.client_R]
+    ctx.runtime.commit(t, torch.cat([*used_R, received.waiting]))
+    return Round(t, server, start, after, changes, cohort, download, received, total, extra)
 
 
-def client_work(
-    trainer: Trainer, algorithm: Algorithm, download: Download, asked: Assignment, samples: Samples,
-    state: ClientState, seed: int, watch: Watch | None = None, attackers: Attackers | None = None,
-) -> tuple[Replies, ClientState]:  # fmt: skip
-    """Local training of those whose work counts: what they send, and what they keep."""
-    layout = trainer.network.layout
-    job = state.job(trainer.network, algorithm, download, asked, samples, seed, watch is not None and watch.magnitudes)
-    central = central_model(layout, download.shared_P, download.states) if watch else None
-    before = watch.before(trainer, job, state.seen, central) if watch else {}
-    trained = trainer.train(job)
-    after, seen = watch.after(trainer, job, trained) if watch else ({}, {})
-
-    update_RP = trained.flat_CP[:, : layout.shared]
-    if attackers is not None:  # in a simulation
-        update_RP = attackers.sent(update_RP, asked.client_R, download.t)
-        trained = replace(trained, finite_C=trained.finite_C & torch.isfinite(update_RP.sum(1)))
-    with stage("similarity"):  # before the encoding, which may write into the update
-        hints = algorithm.substitution.hints(update_RP, download.t, seed)
-    sending = Sending(download.t, seed, asked.client_R, layout.shared_slots)
-    with stage("encode"):
-        message, residuals = algorithm.compression.encode(update_RP, state.residuals, sending)
-    kept = replace(state.after(trained, layout, algorithm.local.optimizer), residuals=residuals, seen=seen)
-    states = kept.sent(trained, layout, algorithm)
-
-    beside = row_bytes(states) + row_bytes(hints) + sum(row_bytes(up) for up in trained.up.values())
-    finite_R = still_finite(trained.finite_C, kept.to_rows(), states, *telling(algorithm, trained.up))
-    message = message.counted()
-    report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": message.bytes_C + beside}
-    report["bytes_down"] = terms_bytes(algorithm.terms, download.down, state.mine, len(asked.client_R))
-    report |= {name: value.cpu() for name, value in (before | after).items()}
-    report |= {} if asked.limit is None else {"steps": trained.steps_C}
-    return Replies(asked.client_R, message, states, trained.up, report, hints), kept
+@staged("client work")
+def ask(cohort: Cohort, download: Download, ctx: Context) -> tuple[Turnout, Replies | None]:
+    """Who turned up, and what they sent."""
+    activity.asked(download.t, cohort.asked.tolist)
+    return ctx.runtime.ask(cohort.asked, download)
 
 
-def server_work(
-    server: Server, algorithm: Algorithm, cohort: Cohort, turnout: Turnout, replies: Replies, position_R: Tensor,
-    download: Download, sending: Sending,
-) -> Served:  # fmt: skip
-    """Decode, lend shares, weigh, sum once, step, broadcast; states by their mean, terms as they say."""
-    counts_C = torch.zeros_like(turnout.present_C).index_fill(0, position_R, True)
-    arrived = decoded(server, algorithm, cohort, turnout, replies, position_R, download, sending)
+def aggregate(received: Received, download: Download, ctx: Context) -> Total | None:
+    """Decode the replies, lend shares of missing clients, weigh, and sum once; None without usable replies."""
+    if received.replies is None:
+        return None
+    algorithm, updates = ctx.algorithm, decode(received, received.replies, download, ctx)
     with stage("similarity"):
-        substitution = algorithm.substitution.observe(server.substitution, arrived)
-    lendable_C = algorithm.membership.lendable(server.roster, turnout.client_C, cohort.share_C)
-    with stage("substitution"):
-        lent = algorithm.substitution.lend(substitution, lendable_C, counts_C, arrived)
-    weight_C, old_P = weighed(server, algorithm, cohort, arrived, counts_C, lent)
-    weight_R = weight_C[position_R]
-    if AGE in replies.report:
-        weight_R = weight_R * algorithm.closing.discount(replies.report[AGE])
-    if algorithm.max_weight is not None:  # with what the client has multiplied its update by
-        weight_R = weight_R.minimum(algorithm.max_weight / arrived.scaled_R)
-    weight_C = weight_C.index_copy(0, position_R, weight_R)
+        substitution = algorithm.substitution.observe(received.server.substitution, updates)
+    weight_C, substitutes, old_P = weigh(updates, substitution, received, ctx)
+    weight_R = weight_C[updates.position_R]
+    if AGE in received.replies.report:
+        weight_R = weight_R * algorithm.closing.discount(received.replies.report[AGE])
+    if algorithm.max_weight is not None:  # of the whole coefficient, with the client's own factor
+        weight_R = weight_R.minimum(algorithm.max_weight / updates.scaled_R)
     with stage("aggregate"):
-        combined = combined_of(algorithm.aggregation.combine(arrived, weight_R))
+        combined = combined_of(algorithm.aggregation.combine(updates, weight_R))
         total_P = combined.update_P if old_P is None else combined.update_P + old_P.to(combined.update_P)
     if combined.used_R is not None:
-        arrived, replies, counts_C, weight_C = only_used(combined.used_R, arrived, replies, counts_C, weight_C)
-
-    arrived = replace(arrived, weight_R=weight_C[arrived.position_R], sum_P=combined.update_P)
-    with stage("server step"):
-        change_P, step = algorithm.server.step(total_P, server.step, arrived)
-        change_P = moved(algorithm.terms, server.down, arrived, change_P)
-    with stage("broadcast"):
-        applied_P, compression = algorithm.compression.broadcast(change_P, server.compression, sending)
-    new_P = server.shared_P + applied_P
-    arrived = replace(arrived, new_P=new_P)
-    with stage("mixing"):
-        mixing = algorithm.mixing.observe(server.mixing, arrived)
-    with stage("terms"):
-        down, told, noted = merged(algorithm.terms, server.down, replies.sums, arrived)
-    after = replace(
-        remembered(server, algorithm, cohort, replies, arrived), shared_P=new_P, down=down, mixing=mixing,
-        substitution=substitution, compression=compression, step=step,
-        told=server.told.after(sending.t, arrived.client_R, told),
-    )  # fmt: skip
-    extra = lent.extra | combined.extra | noted
-    return Served(after, weight_C, counts_C, lent, total_P, told, arrived.client_R, extra)
+        weight_C = weight_C.index_fill(0, updates.position_R, 0.0)
+        rows = combined.used_R.nonzero().squeeze(1)
+        updates, weight_R = updates.take(rows), weight_R[rows]
+    weight_C = weight_C.index_copy(0, updates.position_R, weight_R)
+    used = Aggregate.of(updates, weight_R, combined.update_P)
+    return Total(used, weight_C, substitutes, total_P, substitution, substitutes.extra | combined.extra)
 
 
-def only_used(
-    used_R: Tensor, arrived: Arrived, replies: Replies, counts_C: Tensor, weight_C: Tensor
-) -> tuple[Arrived, Replies, Tensor, Tensor]:
-    """Without the replies that the aggregation did not use."""
-    rows, unused_R = used_R.nonzero().squeeze(1), arrived.position_R[~used_R]
-    counts_C, weight_C = counts_C.index_fill(0, unused_R, False), weight_C.index_fill(0, unused_R, 0.0)
-    return arrived.take(rows), replies.take(rows), counts_C, weight_C
-
-
-def remembered(server: Server, algorithm: Algorithm, cohort: Cohort, replies: Replies, arrived: Arrived) -> Server:
-    """What the server remembers of its clients after a round: states, membership, selection."""
-    # States are a mean by plain shares: a boost or E/s would push a variance out of its range.
-    position_R, share_C = arrived.position_R, cohort.share_C
-    states = {name: weighted_mean(value, share_C[position_R]) for name, value in replies.states.items()}
-    unheard_C = torch.full_like(share_C, torch.inf)
-    loss_C = unheard_C.index_copy(0, position_R, replies.report["loss"].to(unheard_C))
-    clock = arrived.t - server.origin
-    roster = algorithm.membership.observe(server.roster, clock, arrived.turnout, loss_C, share_C)
-    selection = algorithm.selection.observe(server.selection, arrived)
-    return replace(server, states=server.states | states, roster=roster, selection=selection)
-
-
-def decoded(
-    server: Server, algorithm: Algorithm, cohort: Cohort, turnout: Turnout, replies: Replies, position_R: Tensor,
-    download: Download, sending: Sending,
-) -> Arrived:  # fmt: skip
-    """What arrived, as the parts of the server see it."""
-    by_work_R = algorithm.weighting.client_scale(turnout)[position_R]
+def decode(received: Received, replies: Replies, download: Download, ctx: Context) -> Updates:
+    """The replies as the server's parts see them."""
+    server, cohort, position_R, algorithm = received.server, received.cohort, received.position_R, ctx.algorithm
+    by_work_R = algorithm.weighting.client_scale(received.turnout)[position_R]
     with stage("decode"):
+        sending = Sending(download.t, ctx.seed, replies.client_R, ctx.layout.shared_slots)
         update_RP = updates_of(replies.message, algorithm.compression, sending, server.shared_P)
     later = algorithm.scale_at == "server" and algorithm.aggregation.linear
-    if algorithm.scale_at == "server" and not later:  # what is no sum has to see updates as they count
+    if algorithm.scale_at == "server" and not later:  # only a sum can be scaled by its weights
         update_RP = update_RP * by_work_R[:, None].to(update_RP)
-    return Arrived(
-        t=sending.t,
-        seed=sending.seed,
-        client_R=replies.client_C,
+    return Updates(
+        t=download.t,
+        seed=ctx.seed,
+        client_R=replies.client_R,
         update_RP=update_RP,
         start_P=server.shared_P,
-        turnout=turnout,
+        turnout=received.turnout,
+        position_R=position_R,
         scale_R=by_work_R if later else None,
-        hints=replies.hints,
+        sent_scale_R=None if later else by_work_R,
         loss_R=replies.report["loss"],
         lr=download.lr,
-        sent_scale_R=None if later else by_work_R,
-        start_RP=None if download.start_CP is None else download.start(replies.client_C),
+        start_RP=None if download.start_CP is None else download.start(replies.client_R),
         members=cohort.objective,
-        parts=lambda: cohort.parts()[position_R],
+        objective_share=lambda: cohort.objective_share()[position_R],
         left=server.left.rows,
-        position_R=position_R,
+        states=replies.states,
+        uploads=replies.uploads,
+        hints=replies.hints,
     )
 
 
-def weighed(
-    server: Server, algorithm: Algorithm, cohort: Cohort, arrived: Arrived, counts_C: Tensor, lent: Lent
-) -> tuple[Tensor, Tensor | None]:
-    """The coefficient of each update, and the sum of old updates that stand in (None without any)."""
-    turnout, lends = arrived.turnout, algorithm.substitution.lends
-    factor_C = algorithm.weighting.server_scale(cohort.share_C, counts_C, turnout, lends)
-    old_P = lent.rows_sum(factor_C)  # old updates were scaled by the work of their own round
-    if arrived.scale_R is not None:
+def weigh(
+    updates: Updates, substitution: State, received: Received, ctx: Context
+) -> tuple[Tensor, Substitutes, Tensor | None]:
+    """The coefficient of each client's update, the shares that were lent, and the sum of old updates that stand in."""
+    algorithm, turnout, share_C, roster = (
+        ctx.algorithm,
+        updates.turnout,
+        received.cohort.share_C,
+        received.server.roster,
+    )
+    counts_C = torch.zeros_like(turnout.present_C).index_fill(0, updates.position_R, True)
+    with stage("substitution"):
+        lendable_C = algorithm.membership.lendable(roster, turnout.client_C, share_C)
+        substitutes = algorithm.substitution.lend(substitution, lendable_C, counts_C, updates)
+    factor_C = algorithm.weighting.server_scale(share_C, counts_C, turnout, algorithm.substitution.lends)
+    old_P = substitutes.rows_sum(factor_C)  # old updates were scaled by the work of their own round
+    if updates.scale_R is not None:
         factor_C = factor_C * algorithm.weighting.client_scale(turnout)
-    own_C = torch.where(counts_C, cohort.share_C, 0.0)
-    boost_C = algorithm.membership.boost_of(server.roster, turnout.client_C, arrived.t)
-    return (boost_C * own_C + lent.borrowed_C) * factor_C, old_P
+    own_C = torch.where(counts_C, share_C, 0.0)
+    boost_C = algorithm.membership.boost_of(roster, turnout.client_C, updates.t)
+    return (boost_C * own_C + substitutes.borrowed_C) * factor_C, substitutes, old_P
 
 
-def still_finite(finite_R: Tensor, *groups: Tensors) -> Tensor:
-    """Which of those whose updates are numbers have numbers throughout in what they keep and send beside them too."""
-    for rows in groups:
-        for value in rows.values():
-            if value.is_floating_point():
-                finite_R = finite_R & torch.isfinite(value.reshape(len(value), -1).sum(1)).to(finite_R.device)
-    return finite_R
+def apply_update(received: Received, total: Total, ctx: Context) -> tuple[Server, Extra]:
+    """Step and broadcast, and let each part remember: the next server, and numbers for the round's record."""
+    server, algorithm, whole = received.server, ctx.algorithm, total.aggregate
+    with stage("server step"):
+        change_P, step = algorithm.server.step(total.update_P, server.step, whole)
+        change_P = shift_model(algorithm.terms, server.term_states, whole, change_P)
+    with stage("broadcast"):
+        sending = Sending(whole.t, ctx.seed, whole.client_R, ctx.layout.shared_slots)
+        applied_P, compression = algorithm.compression.broadcast(change_P, server.compression, sending)
+    applied = Applied.after(whole, server.shared_P + applied_P)
+    with stage("mixing"):
+        mixing = algorithm.mixing.observe(server.mixing, applied)
+    term_states, messages, extra = update_terms(algorithm.terms, server.term_states, applied)
+    # States are a mean by plain shares: a boost or E/s would push a variance out of its range.
+    share_R = received.cohort.share_C[applied.position_R]
+    states = {name: weighted_mean(value, share_R) for name, value in applied.states.items()}
+    after = replace(
+        server, shared_P=applied.new_P, states=server.states | states, term_states=term_states, step=step,
+        mixing=mixing, substitution=total.substitution, compression=compression,
+        selection=algorithm.selection.observe(server.selection, applied),
+        roster=observe_turnout(received, applied, applied.t, ctx),
+        outbox=server.outbox.after(applied.t, applied.client_R, messages),
+    )  # fmt: skip
+    return after, extra
 
 
-def telling(algorithm: Algorithm, sums: dict[str, Tensors]) -> Iterator[Tensors]:
-    """Of what each term sends, what has to be looked at to know that all of it are numbers.
+def observe_turnout(received: Received, applied: Applied | None, t: int, ctx: Context) -> Roster:
+    """What the membership policy remembers of the round: who was there, and the loss of each client that replied."""
+    server, share_C = received.server, received.cohort.share_C
+    loss_C = torch.full_like(share_C, torch.inf)
+    if applied is not None and applied.loss_R is not None:
+        loss_C = loss_C.index_copy(0, applied.position_R, applied.loss_R.to(loss_C))
+    return ctx.algorithm.membership.observe(server.roster, t - server.origin, received.turnout, loss_C, share_C)
 
-    A subclass has to say so itself: it may send more.
-    """
-    telltale = {term.name: vars(type(term)).get("telltale") for term in algorithm.terms}
-    for term, rows in sums.items():
-        yield {name: value for name, value in rows.items() if telltale[term] in (None, name)}
+
+def remember_absences(received: Received, t: int, ctx: Context) -> Server:
+    """The server after a round without an update: only the membership policy remembers it, if it does."""
+    roster = observe_turnout(received, None, t, ctx)
+    return received.server if roster is received.server.roster else replace(received.server, roster=roster)

@@ -1,4 +1,4 @@
-"""What a round took each of a cohort, in seconds.
+"""The times of a cohort in a round, in seconds.
 
 Shape letters: C clients of a cohort.
 """
@@ -14,18 +14,19 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Times:
-    """What a round took each of a cohort, in seconds: simulated (`world.devices`), or as devices were seen to take.
+    """The times of a cohort in a round, in seconds: simulated (`world.devices`), or observed on devices.
 
-    begin_C       when each was asked, after the beginning of the round
-    download_C, train_C, upload_C  what each part took; NaN for who was not there
-    full_C        what complete work would have taken in all
-    bytes_down_C  what each downloaded, NaN for who was not there
-    late_C        whose reply comes after the round is closed, or never
-    up_C          bytes a second that each sends
-    tier_C        each one's tier in `tiers`
-    planned_up    bytes that devices reckoned with sending
+    begin_C       when each client was asked, after the beginning of the round
+    download_C, train_C, upload_C  the time of each stage; NaN for absent clients
+    full_C        the time of complete work, all stages together
+    bytes_down_C  the size of each download; NaN for absent clients
+    late_C        whether the reply comes after the round is closed, or never
+    up_C          the upload speed of each client, in bytes per second
+    tier_C        the index of each client's tier in `tiers`
     closes        when the round is closed, after its beginning
-    ends_with_last  whether that is with a reply, not at a deadline
+    planned_up    the upload size that devices planned with, in bytes
+    tiers         the names of the tiers
+    ends_with_last  whether the round closes with a reply, not at a deadline
     """
 
     begin_C: Tensor
@@ -49,12 +50,12 @@ class Times:
 
     @property
     def spent_C(self) -> Tensor:
-        """What each was busy in all; 0 for who was not there, and no upload for a reply that never comes."""
+        """The busy time of each client; 0 for absent clients, and no upload for a reply that never comes."""
         parts = torch.stack([self.download_C, self.train_C, self.upload_C])
         return parts.nan_to_num(nan=0.0, posinf=0.0).sum(0)
 
     def cut(self, seconds: float, cut_C: Tensor) -> Times:
-        """Some of them stopped so many seconds after the beginning: what each part took until then."""
+        """The times if some clients are stopped so many seconds after the beginning."""
         left_C = (seconds - self.begin_C).clamp(min=0)
         parts: dict[str, Any] = {}
         for name in ("download_C", "train_C", "upload_C"):
@@ -64,7 +65,7 @@ class Times:
         return replace(self, **parts, bytes_down_C=self.bytes_down_C * share_C)
 
     def columns(self) -> dict[str, Tensor]:
-        """What has one value a client, by name."""
+        """The fields with one value per client, by name."""
         return {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)}
 
     def take(self, rows: Tensor) -> Times:
@@ -72,7 +73,7 @@ class Times:
         return replace(self, **chosen)
 
     def among(self, row_C: Tensor, length: int) -> Times:
-        """The same in a longer list, at these places; nobody was there at the others."""
+        """The same in a longer list, at these positions; the others are absent."""
         blank = {torch.bool: False, torch.int64: -1}
         longer: dict[str, Any] = {
             name: value.new_full((length,), blank.get(value.dtype, torch.nan)).index_copy(0, row_C, value)
@@ -81,7 +82,7 @@ class Times:
         return replace(self, **longer)
 
     def join(self, other: Times) -> Times:
-        """These and others, one after another; the round is this one's."""
+        """These times followed by others; the round is this one."""
         more = other.columns()
         both: dict[str, Any] = {name: torch.cat([value, more[name]]) for name, value in self.columns().items()}
         return replace(self, **both)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.times import Times as Times
 
 Tensors = dict[str, Tensor]
@@ -187,28 +187,29 @@ class Message:
 class Replies:
     """What the participants sent, one row each.
 
-    message   the update of the shared parameters (trained - start, scaled by work: to be *added*), encoded
-    states    BatchNorm statistics, federated moments: name -> [C, ...], combined by `weighted_mean`
-    sums      what terms send (Fisher u and v, control variates): term -> name -> [C, ...]
-    report    per-client numbers: "loss", "finite" (everything sent and kept is a number), "bytes_up", "bytes_down" (of
-              terms), ...: name -> [C]
-    hints     what the substitution asked for (a sketch of the update): name -> [C, ...]
+    client_R  the clients
+    message   update of the shared parameters (trained - start, scaled by work: to be *added*), encoded
+    states    BatchNorm statistics, federated moments: name -> [R, ...], combined by `weighted_mean`
+    uploads   uploads of terms (Fisher u and v, control variates): term -> name -> [R, ...]
+    report    numbers: "loss", "finite" (all that was sent and kept is finite), "bytes_up", "bytes_down" (of terms),
+              ...: name -> [R]
+    hints     uploads for the substitution (a sketch of the update): name -> [R, ...]
     """
 
-    client_C: Tensor
+    client_R: Tensor
     message: Message
     states: Tensors = field(default_factory=dict)
-    sums: dict[str, Tensors] = field(default_factory=dict)
+    uploads: dict[str, Tensors] = field(default_factory=dict)
     report: Tensors = field(default_factory=dict)
     hints: Tensors = field(default_factory=dict)
 
     def take(self, rows: Tensor) -> Replies:
         """The same for some of the replies."""
         return Replies(
-            self.client_C[rows],
+            self.client_R[rows],
             self.message.take(rows),
             _rows(self.states, rows),
-            {term: _rows(tensors, rows) for term, tensors in self.sums.items()},
+            {term: _rows(tensors, rows) for term, tensors in self.uploads.items()},
             _rows(self.report, rows),
             _rows(self.hints, rows),
         )
@@ -216,12 +217,12 @@ class Replies:
     @staticmethod
     def join(replies: Sequence[Replies]) -> Replies:
         """The replies of several groups of clients, one after another."""
-        terms = replies[0].sums.keys()
+        terms = replies[0].uploads.keys()
         return Replies(
-            torch.cat([r.client_C for r in replies]),
+            torch.cat([r.client_R for r in replies]),
             Message.join([r.message for r in replies]),
             _joined([r.states for r in replies]),
-            {term: _joined([r.sums[term] for r in replies]) for term in terms},
+            {term: _joined([r.uploads[term] for r in replies]) for term in terms},
             _joined([r.report for r in replies]),
             _joined([r.hints for r in replies]),
         )
@@ -251,17 +252,19 @@ def storable(tree: State, whose: str) -> State:
 
     >>> storable({"rows/old": torch.zeros(2)}, "begin")
     Traceback (most recent call last):
-    turnout.errors.Mistake: begin: a state calls something 'rows/old', and / divides names in a checkpoint: rename it
+    turnout.errors.UserError: begin: a state calls something 'rows/old', and / divides names in a checkpoint: rename it
     """
     for name, value in tree.items():
         if not isinstance(name, str):
-            raise Mistake(f"{whose}: a state has the name {name!r}, and names are texts: write {str(name)!r}")
+            raise UserError(f"{whose}: a state has the name {name!r}, and names are texts: write {str(name)!r}")
         if "/" in name:
-            raise Mistake(f"{whose}: a state calls something {name!r}, and / divides names in a checkpoint: rename it")
+            raise UserError(
+                f"{whose}: a state calls something {name!r}, and / divides names in a checkpoint: rename it"
+            )
         if isinstance(value, dict):
             storable(value, whose)
         elif not isinstance(value, Tensor) and not _survives(value):
-            raise Mistake(
+            raise UserError(
                 f"{whose}: a state has a {type(value).__name__} under {name!r}, which a checkpoint cannot hold: "
                 "give tensors, numbers, texts or None, in dictionaries by name"
             )

@@ -12,16 +12,16 @@ import turnout as to
 from turnout.data.description import Description
 from turnout.exchange import Measured
 from turnout.parts.compression.base import Sending
-from turnout.round import download_for
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.weights import Weights
 from turnout.runtimes import border
-from turnout.runtimes.schema import Rows
+from turnout.runtimes.schema import RowSchema
 from turnout.runtimes.wire import measured_tree, pack, replies_tree
-from turnout.tracks.prepare import prepare
-from turnout.tracks.scores import wire
-from turnout.tracks.scores.averaging import averaged, sent_by
-from turnout.tracks.scores.exchange import BuildRequest, LearnRequest
-from turnout.tracks.weights import Weights
+from turnout.scores.architectures import averaged
+from turnout.scores.devices import read_learnt, read_output, read_scores
+from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnRequest, tree_of
 from turnout.types import Replies
+from worlds import download_for
 
 Use = Callable[[bytes], object]  # reads an answer at the border and uses what it says; raises Refused, or nothing
 Cases = list[tuple[bytes, Use]]
@@ -40,7 +40,10 @@ def answers() -> dict[str, Cases]:
     """By kind."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tracks = [weights(c) for c in (to.Dense(), to.SparseTernary(keep=0.1), to.TopK(keep=0.2))]
+        tracks = [
+            weights(c)
+            for c in (to.compression.Dense(), to.compression.SparseTernary(keep=0.1), to.compression.TopK(keep=0.2))
+        ]
         return {
             "hello": [(pack(EVERY | HEADS["hello"]), _introduction)],
             "head": [(pack(EVERY | more), partial(border.head, what)) for what, more in HEADS.items()],
@@ -61,7 +64,7 @@ def _introduction(message: bytes) -> None:
 def weights(compression: object) -> Weights:
     owner = torch.arange(3).repeat_interleave(8)
     x, y = torch.randn(24, 5, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
-    algorithm = to.Algorithm(to.Local(epochs=1, batch_size=4), compression=compression, terms=[to.Scaffold()])
+    algorithm = to.Algorithm(to.Local(epochs=1, batch_size=4), compression=compression, terms=[to.terms.Scaffold()])
     model = to.models.MLP(4, batch_norm=True)
     track = prepare(to.Experiment(to.World(to.data.Own(x, y, owner)), model=model, algorithm=algorithm, rounds=1))
     assert isinstance(track, Weights)
@@ -72,14 +75,14 @@ def work(track: Weights) -> Cases:
     """A reply whose work counts, and one whose does not."""
     server, slots, algorithm = track.begin(), track.model.layout.shared_slots, track.algorithm
     client_1, like_P = torch.tensor([1]), server.shared_P
-    download = download_for(client_1, server, 0, 0.1, algorithm, slots)
+    download = download_for(client_1, track)
     clients, sending = track.runtime.clients, Sending(0, 0, client_1, slots)
     replies, _ = clients.work(download, track.runtime.full_work(client_1, 0))
     too_little = clients.unfinished(client_1, download)
 
     def used(message: bytes) -> None:
         both = Replies.join([border.work(message, replies, algorithm, sending), replies])
-        update_RP = algorithm.compression.decode(both.message, Sending(0, 0, both.client_C, slots), like_P)
+        update_RP = algorithm.compression.decode(both.message, Sending(0, 0, both.client_R, slots), like_P)
         good = torch.isfinite(update_RP.mean(0)).all() and torch.isfinite(both.report["loss"].mean())
         assert bool(good)
         assert int(both.report["bytes_up"].sum()) >= 0
@@ -88,7 +91,7 @@ def work(track: Weights) -> Cases:
     def fetched(message: bytes) -> None:
         both = Replies.join([border.unfinished(message, algorithm, sending), too_little])
         owed_R = algorithm.compression.catch_up(
-            server.compression, both.message.tensors, Sending(0, 0, both.client_C, slots)
+            server.compression, both.message.tensors, Sending(0, 0, both.client_R, slots)
         )
         assert int((owed_R + both.report["bytes_down"]).sum()) >= 0
 
@@ -122,7 +125,7 @@ def gradient(track: Weights) -> tuple[bytes, Use]:
 
 
 def rows() -> tuple[bytes, Use]:
-    like = {"mine/scaffold/c": torch.zeros(9), "mine/elastic/held": torch.zeros(1, dtype=torch.int64)}
+    like = {"term/scaffold/c": torch.zeros(9), "term/elastic/held": torch.zeros(1, dtype=torch.int64)}
 
     def used(message: bytes) -> None:
         found = border.rows(message, like)
@@ -138,8 +141,8 @@ def scores() -> dict[str, Cases]:
     experiment = to.Experiment(
         world=to.World(to.data.Arriving(to.data.Digits(), (("3", "5"), ("5", "8")), per_label=6, public=12)),
         model=to.models.MLP(4),
-        algorithm=to.Scores(
-            local=to.Local(to.SGD(0.1), epochs=1, batch_size=5), start="averaged", distil=to.Distil(epochs=1)
+        algorithm=to.scores.Scores(
+            local=to.Local(to.SGD(0.1), epochs=1, batch_size=5), start="averaged", distil=to.scores.Distil(epochs=1)
         ),
         rounds=1,
     )
@@ -152,27 +155,26 @@ def scores() -> dict[str, Cases]:
     learnt = clients.learn(LearnRequest(0, mean, public.open_R, public.tested_R))
     own = clients.measure(one, public.tested_R)
     architecture = clients.architecture(1, 0)
-    like = sent_by(architecture, [set_l], architecture.fresh(0, 1))[0]
+    like = architecture.weights([set_l], architecture.fresh(0, 1))[0]
     tested = len(learnt[0].output_Tl)
 
     def built(message: bytes) -> None:
-        kind = Rows((len(public.true_R), len(set_l)), low=0.0, high=1.0)
-        tree = border.scores(message, 1, set_l.tolist(), kind, answer.turnout.full_work, reply.examples)
-        found = wire.build_answer_of(tree)
-        both = found.plus(answer)
+        kind = RowSchema((len(public.true_R), len(set_l)), low=0.0, high=1.0)
+        found = read_scores(message, 1, set_l.tolist(), kind, answer.turnout.full_work, reply.examples)
+        both = BuildAnswer.join([found, answer], torch.tensor([1, 1]), found.turnout.full_work)
         assert bool(torch.isfinite(sum(r.examples * r.f_Rl for r in both.replies)).all())
         assert both.spent.training >= 0
 
     def taught(message: bytes) -> None:
-        (found,) = wire.learn_replies_of(border.learnt(message, 1, len(set_l), tested, like))
+        found = read_learnt(message, 1, len(set_l), tested, like)
         averaged({}, [(1.0, found.weights), (1.0, like)])
 
     def outputs(message: bytes) -> None:
-        (found,) = wire.own_outputs_of(border.outputs(message, 1, labels, tested))
+        found = read_output(message, 1, labels, tested)
         public.accuracy_of(found.output_Tl, found.set_l)
 
     return {
-        "scores": [(pack(wire.build_answer_tree(answer)), built)],
-        "learnt": [(pack(wire.learn_replies_tree(learnt)), taught)],
-        "outputs": [(pack(wire.own_outputs_tree(own)), outputs)],
+        "scores": [(pack(answer.to_tree()), built)],
+        "learnt": [(pack(tree_of(learnt)), taught)],
+        "outputs": [(pack(tree_of(own)), outputs)],
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from faults import Bench, Counts
 
-from turnout.records.same import same
+from turnout.running.records.same import same
 
 
 def damaged(bench: Bench, counts: Counts, each: int) -> None:

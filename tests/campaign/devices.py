@@ -34,14 +34,15 @@ from networks import Namespace, Proxy, namespace
 
 from deployments import Deployment, deployed
 from spoilt import Spoilt
+from turnout.deploy import warm
+from turnout.deploy.answering import head_of
 from turnout.deploy.demo import compare
 from turnout.deploy.device import open_device, read_device, stay_as
 from turnout.deploy.processes import Process
-from turnout.errors import Mistake
-from turnout.records.records import Records
+from turnout.errors import UserError
+from turnout.running.records.records import Records
 from turnout.runtimes import wire
-from turnout.runtimes.flower import warm
-from turnout.runtimes.flower.messages import HEAD, head_of
+from turnout.runtimes.remote import HEAD
 
 NEVER_SENT = "a reply that was announced and never comes"
 ROUNDS, LAST_ACT = 40, 10  # after round 10 the last fault comes; who was cut off has the rest to come back
@@ -58,7 +59,7 @@ START = 6.0  # seconds that a device's program takes to start on a machine that 
 def slowness() -> float:
     """How many times as long as usual things take here now, at least 1."""
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import turnout.deploy.device, turnout.runtimes.flower.warm"], check=True)
+    subprocess.run([sys.executable, "-c", "import turnout.deploy.device, turnout.deploy.warm"], check=True)
     return max(1.0, (time.monotonic() - began) / START)
 
 
@@ -200,7 +201,7 @@ def once(counts: Counts, seed: int, folder: Path) -> None:
                 tried += [name] if name else []
             deployment.until(ROUNDS + 1, 300.0 * play.slowness)
         wrong = after(folder / "run")
-    except (AssertionError, Mistake) as error:
+    except (AssertionError, UserError) as error:
         wrong = f"the run does not go on: {str(error)[-600:]}"
     finally:
         play.close()

@@ -20,17 +20,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from turnout.cli import main, outcome, planning, ranks
-from turnout.machine import at_work
+from turnout.cli import main, outcome, planning
+from turnout.machine import activity
+from turnout.machine.checksums import load_tensors
 from turnout.machine.files import write_whole
-from turnout.machine.sealed import load_tensors
-from turnout.records.checkpoint import NAME
-from turnout.records.same import same
 from turnout.running import loop
+from turnout.running.records.checkpoint import NAME
+from turnout.running.records.same import same
 
 COUNT, KILL, FULL, ERROR = range(4)
 KEEP_SECONDS, MOST_WRONG = 2.0, 20
-LOADED = (outcome, planning, ranks)  # what a run imports when it begins: children have it already
+LOADED = (outcome, planning)  # what a run imports when it begins: children have it already
 EXPERIMENT = """
 rounds = 6
 evaluate = {every = 2}
@@ -95,7 +95,7 @@ class Bench:
         (self.home / "e.toml").write_text(EXPERIMENT)
         self.draw, self.number = random.Random(seed), 0
         loop.CHECKPOINT_SECONDS = 0.0  # a checkpoint after every round
-        at_work.OFTEN = 0.0  # and who is at work is written down in every round: how often must not depend on speed
+        activity.OFTEN = 0.0  # and who is at work is written down in every round: how often must not depend on speed
         self.shim = ctypes.CDLL(None) if "shim" in os.environ.get("LD_PRELOAD", "") else None
         assert self.child(self.command(self.home / "whole")).code == 0
         self.seconds = 1.0

@@ -94,8 +94,9 @@ class First:
 
 
 def pytest_here(tree: Path, arguments: list[str], plugin: Any) -> int:
-    sys.path.insert(0, str(tree / "src"))
-    os.environ.update(PYTHONPATH=str(tree / "src"), PYTHONDONTWRITEBYTECODE="1")
+    places = [str(tree / "src"), str(tree / "papers")]
+    sys.path[:0] = places
+    os.environ.update(PYTHONPATH=os.pathsep.join(places), PYTHONDONTWRITEBYTECODE="1")
     if isinstance(plugin, Tracer):
         threading.settrace(plugin)
         sys.settrace(plugin)

@@ -18,15 +18,15 @@ from faults import Counts
 from torch import Tensor
 
 import turnout as to
-from turnout.config.read import from_table, load, read_file
-from turnout.config.write import to_toml
-from turnout.errors import Mistake
-from turnout.records.records import Records
-from turnout.records.run_list import read_run_list
+from turnout.errors import UserError
+from turnout.fleet.read_log import read_fleet
+from turnout.running.config.read import from_table, load, read_file
+from turnout.running.config.write import to_toml
+from turnout.running.records.finding import read_run_list
+from turnout.running.records.records import Records
 from turnout.runtimes.schema import Refused
 from turnout.runtimes.wire import pack, unpack
 from turnout.types import flatten, unflatten
-from turnout.world.fleet.read import read_fleet
 
 Reader = Callable[[Path], object]
 
@@ -129,13 +129,13 @@ def readers(folder: Path) -> Iterator[tuple[str, bytes, Reader]]:
 
 
 def _checkpoint(path: Path) -> object:
-    from turnout.machine.sealed import load_tensors
+    from turnout.machine.checksums import load_tensors
 
     return load_tensors(path, "")
 
 
 def _json(path: Path) -> object:
-    from turnout.machine.sealed import read_json
+    from turnout.machine.checksums import read_json
 
     return read_json(path, "")
 
@@ -169,7 +169,7 @@ _READ: dict[str, Reader] = {
 
 
 def files(counts: Counts, seed: int, each: int) -> None:
-    """Each reader with files of nonsense: what it raises is a Mistake, or nothing."""
+    """Each reader with files of nonsense: what it raises is a UserError, or nothing."""
     draw = random.Random(seed)
     with TemporaryDirectory() as home, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -181,7 +181,7 @@ def files(counts: Counts, seed: int, each: int) -> None:
                 wrong = None
                 try:
                     read(path)
-                except Mistake:
+                except UserError:
                     pass
                 except Exception:
                     wrong = f"{name}: {traceback.format_exc()[-800:]}"
@@ -207,7 +207,7 @@ def tables(counts: Counts, seed: int, most: int) -> None:
         wrong = None
         try:
             from_table(table)
-        except Mistake:
+        except UserError:
             pass
         except Exception:
             wrong = traceback.format_exc()[-800:]

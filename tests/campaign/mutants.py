@@ -2,11 +2,11 @@
 
     python tests/campaign/mutants.py --number 200 --out mutants-out [parts server ...]
 
-Draws mutations (mutations.py) of the packages with a fixed seed. A first pass over the tests finds which of them
-execute which line; a mutant then runs only the tests that execute its line, fastest first, until one fails. A mutant of
-a module's or class's own lines (a default, a table) runs those that execute any line of the module. The folder --out
-keeps that map and the results for these sources: test files are traced again when they changed, and no mutant runs
-twice but survivors with --again.
+Draws mutations (mutations.py) of packages and modules of src/turnout with a fixed seed. A first pass over the tests of
+the library and of the papers (or those of --tests) finds which of them execute which line; a mutant then runs only the
+tests that execute its line, fastest first, until one fails. A mutant of a module's or class's own lines (a default, a
+table) runs those that execute any line of the module. The folder --out keeps that map and the results for these
+sources: test files are traced again when they changed, and no mutant runs twice but survivors with --again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -29,7 +29,8 @@ import pytest
 from forked_tests import ROOT, First, Tracer, copied, forked, warm_up
 from mutations import Mutation, mutations
 
-PACKAGES = ("parts", "server", "world", "advising", "statistics")
+PACKAGES = ("parts", "server", "world", "fleet", "statistics.py")
+TESTS = ("src", "tests/test_*.py", "papers/tests/test_*.py")  # src: the examples in docstrings
 MOST_SECONDS = 900.0  # for tracing one file of tests
 Covering = dict[str, dict[int, set[tuple[float, str]]]]  # file → line → the tests that execute it, with their seconds
 
@@ -57,11 +58,11 @@ def trace(todo: list[tuple[Path, Path]]) -> None:
             shutil.move(part, kept)
 
 
-def traced(out: Path, source: str, jobs: int) -> Covering:
+def traced(out: Path, source: str, tests_of: Sequence[str], jobs: int) -> Covering:
     """Which tests execute which line; files that were traced before are not run again."""
     covering: Covering = defaultdict(lambda: defaultdict(set))
     maps: dict[Path, Path] = {}
-    for path in [*sorted((ROOT / "tests").glob("test_*.py"), key=lambda p: -p.stat().st_size), ROOT / "src"]:
+    for path in [path for pattern in tests_of for path in sorted(ROOT.glob(pattern))]:
         text = source + (path.read_text() if path.is_file() else "")
         maps[path] = out / f"{path.stem}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     side_by_side(jobs, [(path, kept) for path, kept in maps.items() if not kept.exists()], trace)
@@ -114,15 +115,26 @@ def work(todo: list[tuple[str, str, Mutation]], covering: Covering, seconds: flo
             print(f"{fate:12} {name} {by}", flush=True)
 
 
+def sources(packages: Sequence[str]) -> list[Path]:
+    """The modules of packages of src/turnout; a name may also be that of a module ("statistics.py")."""
+    found: set[Path] = set()
+    for package in packages:
+        place = ROOT / "src/turnout" / package
+        if not place.exists():
+            sys.exit(f"src/turnout has no {package}: name packages such as {', '.join(PACKAGES)}")
+        found |= {place} if place.is_file() else set(place.rglob("*.py"))
+    return sorted(found)
+
+
 def summary(rows: dict[str, dict]) -> str:
     table: dict[str, Counter[str]] = defaultdict(Counter)
     for name, row in rows.items():
-        for package in (name.split("/")[0], "all"):
+        for package in (name.split(":")[0].split("/")[0], "all"):
             table[package][row["fate"]] += 1
     fates = ("killed", "out of time", "survived", "not executed")
-    lines = [f"{'':12}{'mutants':>14}" + "".join(f"{fate:>14}" for fate in fates)]
+    lines = [f"{'':14}{'mutants':>14}" + "".join(f"{fate:>14}" for fate in fates)]
     for package, counts in sorted(table.items(), key=lambda item: (item[0] == "all", item[0])):
-        lines.append(f"{package:12}{counts.total():14}" + "".join(f"{counts[fate]:14}" for fate in fates))
+        lines.append(f"{package:14}{counts.total():14}" + "".join(f"{counts[fate]:14}" for fate in fates))
     return "\n".join(lines)
 
 
@@ -133,13 +145,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=120.0, help="of tests for a mutant, as they took when traced")
+    parser.add_argument("--tests", nargs="+", default=TESTS, help="files or patterns, instead of all tests")
     parser.add_argument("--again", action="store_true", help="run survivors again")
     parser.add_argument("--out", type=Path, default=Path("mutants-out"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     warm_up()
     drawn: list[tuple[str, str, Mutation]] = []
-    for path in sorted(path for package in options.packages for path in (ROOT / "src/turnout" / package).rglob("*.py")):
+    for path in sources(options.packages):
         if path.stem.endswith("_kernel") and not sys.modules["torch"].cuda.is_available():
             continue
         file = str(path.relative_to(ROOT / "src/turnout"))
@@ -151,7 +164,7 @@ def main() -> None:
     results.touch()
     rows = {row["mutant"]: row for row in map(json.loads, results.read_text().splitlines())}
     again = ("survived", "not executed") if options.again else ()
-    covering = traced(options.out, source, options.jobs)
+    covering = traced(options.out, source, options.tests, options.jobs)
     todo = [mutant for mutant in drawn if mutant[0] not in rows or rows[mutant[0]]["fate"] in again]
     failed = side_by_side(options.jobs, todo, lambda part: work(part, covering, options.seconds, results))
     rows = {row["mutant"]: row for row in map(json.loads, results.read_text().splitlines())}

@@ -1,23 +1,15 @@
-"""The command line: `turnout run`, `runs`, `show`, `plot`, `compare`, `export`, `list`, `study` and others.
+"""The command line: a table of commands, each loaded when it is used.
 
-running.py    `turnout run`; planning.py: from its arguments to a plan of runs; outcome.py: results as table and JSON;
-              ranks.py: one run in several processes
-seeing.py     `turnout runs`, `show`, `plot`
+running.py    `turnout run`; planning.py: from its arguments to a plan of runs; outcome.py: results as table and JSON
+seeing.py     `turnout runs`, `show`, `plot`, `report`, `check`, `watch`
 comparing.py  `turnout compare`
-checking.py   `turnout check`
-watching.py   `turnout watch`
-advising.py   `turnout advise`
-predicting.py `turnout predict`
-exporting.py  `turnout export`
-looking.py    `turnout list`, `report`, `data`; tables.py: their tables
-writing.py    `turnout init`
-fleet.py      `turnout fleet`; reading_a_log.py: the options of how a log is read
+exporting.py  `turnout export`, `predict`
+looking.py    `turnout list`, `data`, `init`
+fleet.py      `turnout fleet`, `advise`
 measuring.py  `turnout trace record`, `trace device`
 deploying.py  `turnout deploy`, `turnout device`
 parity.py     `turnout parity`
-studies.py    `turnout study`
-permitting.py `--allow` and `--no-code` of those that read experiments
-screen.py     the console they print to
+common.py     printing and options that several commands share
 
 May import everything. Commands do so when they are called, so that help and mistyped commands are answered without
 loading torch.
@@ -25,6 +17,8 @@ loading torch.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import io
 import os
 import signal
@@ -32,28 +26,19 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from turnout import __version__
-from turnout.cli import (
-    advising,
-    checking,
-    comparing,
-    deploying,
-    exporting,
-    looking,
-    measuring,
-    parity,
-    predicting,
-    running,
-    seeing,
-    watching,
-    writing,
-)
-from turnout.cli import fleet as fleet_log
-from turnout.errors import Mistake, out_of_memory
+from turnout.errors import UserError, near, out_of_memory
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 EXAMPLES = """
 Examples:
@@ -64,56 +49,135 @@ Examples:
   turnout init my.toml                           write an experiment file to start from
   turnout run my.toml --grid algorithm.weighting=A,B,C --seeds 5
   turnout list                                   recipes, and every part an experiment can have
-  turnout runs                                   the runs in this folder, and how they are doing
+  turnout runs                                   the runs in this folder and their progress
   turnout show                                   the last of them, with its curves
-  turnout compare runs/mine --target 80%         which variant is better, and how sure that is
-  turnout watch                                  all of them in the browser, as they go on
+  turnout compare runs/mine --target 80%         which variant is better, and how certain that is
+  turnout watch                                  all of them in the browser, while they run
   turnout advise checkins.csv --every 1h         which method suits a fleet, from its log
   turnout export runs/mine --model model.onnx    the trained model for other programs
   turnout deploy demo                            real devices through Flower: a server and five of them, here
-  turnout fleet checkins.csv --every 1h          what a fleet's log shows, and which parts it speaks for
+  turnout fleet checkins.csv --every 1h          what a fleet's log shows, and which parts it suggests
 """
+
+
+class Command(NamedTuple):
+    """A row of the table of commands.
+
+    place  "module:name" of a function, or of a Typer app that has commands of its own
+    help   one line for `turnout --help`
+    needs  a package without which the command does not exist
+    """
+
+    place: str
+    help: str
+    needs: str = "turnout"
+
+
+COMMANDS = {
+    "run": Command("turnout.cli.running:run", "Run an experiment, or compare several."),
+    "list": Command("turnout.cli.looking:list_parts", "List the recipes and the kinds of every part."),
+    "runs": Command("turnout.cli.seeing:runs", "List runs and their progress."),
+    "show": Command("turnout.cli.seeing:show", "Show a run, or a folder of runs, in the terminal.", "turnout.view"),
+    "plot": Command("turnout.cli.seeing:plot", "Draw curves of runs into one picture.", "turnout.view"),
+    "watch": Command("turnout.cli.seeing:watch", "Watch runs in the browser, while they run.", "turnout.view"),
+    "compare": Command(
+        "turnout.cli.comparing:compare", "Compare runs: the difference to the best, with an interval.", "turnout.view"
+    ),
+    "advise": Command("turnout.cli.fleet:advise", "Recommend a method for a fleet, from its log.", "turnout.fleet"),
+    "report": Command("turnout.cli.seeing:report", "Write the report of a folder again.", "turnout.view"),
+    "check": Command("turnout.cli.seeing:check", "Verify a run's files."),
+    "predict": Command("turnout.cli.exporting:predict", "Predict the rows of a table with a run's model."),
+    "export": Command(
+        "turnout.cli.exporting:export", "Write a run's trained model, or its records, for other programs."
+    ),
+    "init": Command("turnout.cli.looking:init", "Write an experiment file to start from."),
+    "data": Command("turnout.cli.looking:data", "Show where data files are searched for."),
+    "fleet": Command("turnout.cli.fleet:fleet", "Read a fleet's log and describe who turns up when.", "turnout.fleet"),
+    "parity": Command("turnout.cli.parity:parity", "Compare the runtimes of this machine with one process."),
+    "trace": Command(
+        "turnout.cli.measuring:trace", "Measure this machine's participation trace and its training speed."
+    ),
+    "deploy": Command("turnout.cli.deploying:deploy", "Train on real devices through Flower.", "turnout.deploy"),
+    "device": Command("turnout.cli.deploying:device", "Run a device of such a training.", "turnout.deploy"),
+    "study": Command("turnout_papers.cli:app", "Run published tables and decide their claims.", "turnout_papers"),
+}
 
 typer.core.HAS_RICH = False  # help is plain text here, and with rich its brackets would have backslashes
+PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "add_completion": False}
+
+
+@cache
+def added_commands() -> dict[str, EntryPoint]:
+    """The commands that installed packages add by entry points of the group `turnout.commands`; none is loaded."""
+
+    return {entry.name: entry for entry in entry_points(group="turnout.commands") if entry.name not in COMMANDS}
+
+
+class CommandTable(TyperGroup):
+    """A group of commands that are listed from the table and imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        own = [name for name, row in COMMANDS.items() if importlib.util.find_spec(row.needs) is not None]
+        return [*own, *added_commands()]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if close := near(args[0], self.list_commands(ctx)):
+                error.message = f"{error.message} Did you mean {' or '.join(map(repr, close))}?"
+            raise
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            row = COMMANDS[cmd_name]
+            if importlib.util.find_spec(row.needs) is None:
+                package = row.needs.replace("_", "-")
+                raise UserError(
+                    f"turnout {cmd_name} needs {row.needs}, which is not installed here: pip install {package}"
+                )
+            module, _, name = row.place.partition(":")
+            return as_command(cmd_name, getattr(importlib.import_module(module), name))
+        if cmd_name in added_commands():
+            entry = added_commands()[cmd_name]
+            try:
+                return as_command(cmd_name, entry.load())
+            except Exception as error:  # any failure of an installed package's import
+                package = entry.dist.name if entry.dist else entry.value
+                print_error(f"warning: cannot load the command {cmd_name!r} of {package}: {error}", "yellow")
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            if (entry := added_commands().get(name)) is None:
+                rows.append((name, COMMANDS[name].help))
+            else:  # which is not loaded for one line about it
+                summary = entry.dist.metadata.get_all("Summary") if entry.dist else [entry.value]
+                rows.append((name, str(summary[0] if summary else f"A command of {entry.dist and entry.dist.name}.")))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def as_command(name: str, thing: Any) -> click.Command:
+    """The command of a function, or of a Typer app."""
+    if not isinstance(thing, typer.Typer):
+        function, thing = thing, typer.Typer(**PLAIN)
+        thing.command(name)(function)
+    found = typer.main.get_command(thing)
+    found.name = name
+    return found
+
+
 app = typer.Typer(
     name="turnout",
+    cls=CommandTable,
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    **PLAIN,
 )
-app.command("run")(running.run)
-app.command("list")(looking.list_parts)
-app.command("runs")(seeing.runs)
-app.command("show")(seeing.show)
-app.command("plot")(seeing.plot)
-app.command("watch")(watching.watch)
-app.command("compare")(comparing.compare)
-app.command("advise")(advising.advise)
-app.command("report")(looking.report)
-app.command("check")(checking.check)
-app.command("predict")(predicting.predict)
-app.command("export")(exporting.export)
-app.command("init")(writing.init)
-app.command("data")(looking.data)
-app.command("fleet")(fleet_log.fleet)
-app.command("parity")(parity.parity)
-TRACE = """This machine's own participation trace, and how fast it trains.
-
-\b
-turnout trace record --out mine.csv
-turnout trace device digits --out laptop.csv
-turnout run digits --set 'world.participation={kind="fleet-log", path="mine.csv", mode="blocks", of="client"}'
-"""
-trace = typer.Typer(no_args_is_help=True, help=TRACE, rich_markup_mode=None)
-trace.command("record")(measuring.record)
-trace.command("device")(measuring.device)
-app.add_typer(trace, name="trace")
-
-
-app.add_typer(deploying.deploy, name="deploy")
-app.add_typer(deploying.device, name="device")
 
 
 def _version(wanted: bool) -> None:
@@ -131,34 +195,18 @@ def turnout(
     """The options before a command."""
 
 
-def mount_studies(arguments: Sequence[str]) -> None:
-    """Add the commands of `turnout study`; they import the whole library, so only if one of them is called."""
-    app.registered_groups = [group for group in app.registered_groups if group.name != "study"]
-    about = (
-        "Published tables: run them, decide their claims.\n\n\b\n"
-        "turnout study list\n"
-        "turnout study run participation --scale small --json found.json\n"
-        "turnout study show found.json"
-    )
-    if "study" in arguments[:1]:
-        from turnout.cli.studies import app as studies
-
-        app.add_typer(studies, name="study", help=about)
-    else:
-        app.add_typer(typer.Typer(), name="study", help=about)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; the user's mistake is printed as one sentence, with exit code 2."""
+    """Run a command and return its exit code; a user's mistake is printed as one sentence, with exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     sys.path.append(os.getcwd())  # a dotted path may name a module of the current folder; libraries go before it
-    _prepare_streams()
-    mount_studies(given)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # letters that the terminal cannot show
     try:
         with _interruptible() as received:
             app(given, prog_name="turnout")
     except (Exception, SystemExit) as error:
-        if received and getattr(error, "code", 1) != 0:  # libraries make other errors of an interrupt
+        if received and getattr(error, "code", 1) != 0:  # libraries raise other errors when interrupted
             return 130
         return _code_of(error)
     except KeyboardInterrupt:
@@ -167,35 +215,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _code_of(error: Exception | SystemExit) -> int:
-    """Say what went wrong, and the exit code for it; what is nobody's mistake is raised again."""
-    if (short := out_of_memory(error)) is not None and not isinstance(error, Mistake | SystemExit):
-        print(short, file=sys.stderr)  # without anything that would have to be loaded
+    """Print what went wrong and return the exit code; an error of ours is raised again."""
+    if (short := out_of_memory(error)) is not None and not isinstance(error, UserError | SystemExit):
+        print(short, file=sys.stderr)  # without loading anything
         return 1
-    try:
-        raise error
-    except Mistake as mistake:
-        say_mistake(str(mistake))
+    if isinstance(error, UserError):
+        print_error(str(error))
         return 2
-    except OSError as error:
-        say_mistake(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}")
+    if isinstance(error, OSError):
+        print_error(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}")
         return 1
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0
-
-
-def _prepare_streams() -> None:
-    """Replace letters that the terminal cannot show, instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 0
+    raise error
 
 
 @contextmanager
 def _interruptible() -> Iterator[list[int]]:
-    """Treat SIGTERM like Ctrl-C, so that the report is written and the command to resume is printed.
-
-    The list has the signals that came.
-    """
+    """Treat SIGTERM like Ctrl-C, so that the report is written and the command to resume is printed."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -205,8 +242,8 @@ def _interruptible() -> Iterator[list[int]]:
         received.append(number)
         raise KeyboardInterrupt
 
-    heard = [signal.SIGTERM, *([signal.SIGINT] * (signal.getsignal(signal.SIGINT) is signal.default_int_handler))]
-    before = {number: signal.signal(number, interrupt) for number in heard}
+    watched = [signal.SIGTERM, *([signal.SIGINT] * (signal.getsignal(signal.SIGINT) is signal.default_int_handler))]
+    before = {number: signal.signal(number, interrupt) for number in watched}
     try:
         yield received
     finally:
@@ -214,9 +251,9 @@ def _interruptible() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def say_mistake(sentence: str) -> None:
+def print_error(sentence: str, style: str = "red") -> None:
     from rich.text import Text
 
     from turnout.machine.terminal import Terminal
 
-    Terminal(stderr=True, soft_wrap=True).print(Text(sentence, style="red"))
+    Terminal(stderr=True, soft_wrap=True).print(Text(sentence, style=style))

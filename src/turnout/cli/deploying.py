@@ -8,24 +8,24 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.permitting import permits_code
-from turnout.errors import Mistake
+from turnout.cli.common import permits_code, say
+from turnout.errors import UserError
 
 App = Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder, as turnout deploy init wrote it.")]
 Source = Annotated[str, typer.Argument(metavar="[EXPERIMENT]", help="A recipe or a file; as for turnout run.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder (DIR/run).")]
-Host = Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for all of this machine's.")]
-Port = Annotated[int, typer.Option(help="The port to listen at.")]
+Host = Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all of this machine's.")]
+Port = Annotated[int, typer.Option(help="The port to listen on.")]
 Certificates = Annotated[
     Path | None, typer.Option(metavar="DIR", help="ca.crt, server.crt and server.key: the connection is encrypted.")
 ]
 InMemory = Annotated[
     bool, typer.Option("--in-memory", help="Keep nothing of the SuperLink on disk: much faster with many devices.")
 ]
-AnyNode = Annotated[bool, typer.Option("--any-node", help="With TLS: let nodes in whose keys were not registered.")]
+AnyNode = Annotated[bool, typer.Option("--any-node", help="With TLS: accept nodes whose keys were not registered.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The device's file, such as device.toml.")]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of devices, such as device.toml.")]
-Once = Annotated[bool, typer.Option("--once", help="End where the connection is lost, instead of starting again.")]
+Once = Annotated[bool, typer.Option("--once", help="End when the connection is lost, instead of starting again.")]
 Stock = Annotated[bool, typer.Option("--stock", help="Run Flower's own SuperNode instead of a warm process.")]
 Pause = Annotated[float, typer.Option(help="Seconds until a lost device is started again.", hidden=True)]
 Rounds = Annotated[int, typer.Option(help="Rounds to train.")]
@@ -33,15 +33,15 @@ Rounds = Annotated[int, typer.Option(help="Rounds to train.")]
 DEPLOY = """Train on real devices through Flower (pip install 'turnout[flower]').
 
 \b
-turnout deploy demo                        a server and five devices on this machine, with everything going wrong
+turnout deploy demo                        a server and five devices on this machine, with every kind of failure
 turnout deploy init app                    write an app: server, device, certificates, units for a supervisor
 turnout deploy server app --host 0.0.0.0   start the server; devices: turnout device run app/device.toml
 """
-DEVICE = """A device of such a training.
+DEVICE = """Run a device of such a training.
 
 \b
-turnout device run device.toml             work for the server that the file names, until told to leave
-turnout device leave device.toml           say goodbye: the server forgets this client
+turnout device run device.toml             work for the server in the file until it ends the training
+turnout device leave device.toml           leave for good: the server forgets this client
 """
 deploy = typer.Typer(no_args_is_help=True, help=DEPLOY, rich_markup_mode=None)
 device = typer.Typer(no_args_is_help=True, help=DEVICE, rich_markup_mode=None)
@@ -57,13 +57,12 @@ def init(folder: App, experiment: Source = "digits") -> None:
     turnout deploy init app my.toml
     """
     from turnout.cli.planning import one_experiment
-    from turnout.cli.screen import say
     from turnout.deploy.app import with_columns, write_app
 
     given = one_experiment(experiment)
     try:
         given = with_columns(given)
-    except Mistake as mistake:  # the data may be on the devices only
+    except UserError as mistake:  # the data may be only on the devices
         shared = "devices must share labels, and columns or words"
         say(f"{mistake}; {shared}: add them to world.data in {folder}/experiment.toml")
     for path in write_app(folder, given):
@@ -82,9 +81,9 @@ def server(
     any_node: AnyNode = False,
     in_memory: InMemory = False,
 ) -> None:
-    """Start the server, and start it again where it dies; a run in the folder goes on.
+    """Start the server, and restart it if it dies; it resumes the run in the folder.
 
-    Public keys in DIR/devices are let in as they come (with --certificates).
+    Public keys in DIR/devices are accepted as they appear (with --certificates).
 
     \b
     turnout deploy server app
@@ -92,7 +91,6 @@ def server(
     turnout deploy server app --in-memory      hundreds of devices
     """
     check_extra()
-    from turnout.cli.screen import say
     from turnout.deploy.processes import ServerPlace, Tls
     from turnout.deploy.serving import LOOK, Serving
 
@@ -111,20 +109,19 @@ def server(
 
 @deploy.command("demo")
 def demo(
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to keep it (new under runs/).")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Its folder (new under runs/).")] = None,
     rounds: Rounds = 12,
 ) -> None:
     """Run a server and five devices on this machine, with a real SuperLink and nodes.
 
-    One is now and then absent, one is killed and started again, one is slow, one joins late; then come the table, the
-    report, and the replay in one process, which gives the same model.
+    One is sometimes absent, one is killed and restarted, one is slow, one joins late. Afterwards the table, the report,
+    and the replay in one process, which gives the same model.
 
     \b
     turnout deploy demo
     turnout deploy demo --rounds 20 --out runs/demo
     """
     check_extra()
-    from turnout.cli.screen import say
     from turnout.deploy.demo import play
     from turnout.running.folder import new_folder
 
@@ -134,14 +131,13 @@ def demo(
 @device.command("run")
 @permits_code
 def run_device(files: Files, once: Once = False, stock: Stock = False, pause: Pause = 3.0) -> None:
-    """Work for the server that the device's file names; started again where the connection is lost.
+    """Work for the server in the device's file; restarts when the connection is lost.
 
     \b
     turnout device run device.toml
     turnout device run one.toml two.toml       several devices in one process
     turnout device run device.toml --stock     Flower's own SuperNode: a process for every message, much slower
     """
-    from turnout.cli.screen import say
     from turnout.deploy.device import keep_running, run_once
 
     check_extra()
@@ -149,26 +145,25 @@ def run_device(files: Files, once: Once = False, stock: Stock = False, pause: Pa
         run_once(files)
     else:
         keep_running(files, pause, stock)
-        say("the server has said goodbye")
+        say("the server has ended the training")
 
 
 @device.command("leave")
 def leave(file: File) -> None:
-    """Leave for good: the server is told with the next message, and forgets this client.
+    """Leave for good: the next message tells the server, which then forgets this client.
 
     \b
     turnout device leave device.toml
     """
-    from turnout.cli.screen import say
     from turnout.deploy.device import ask_to_leave
 
     folder = ask_to_leave(file)
-    say(f"the server hears of it with its next question; {folder / 'left'} is there once it knows")
+    say(f"the server learns it with its next request; {folder / 'left'} exists once it knows")
 
 
 def check_extra() -> None:
-    """Say what to install where Flower is missing."""
+    """Refuse with the command to install where Flower is missing."""
     try:
         import flwr  # noqa: F401
     except ImportError as error:
-        raise Mistake("real devices are reached through Flower: pip install 'turnout[flower]'") from error
+        raise UserError("real devices are reached through Flower: pip install 'turnout[flower]'") from error

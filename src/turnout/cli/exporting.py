@@ -1,17 +1,21 @@
-"""`turnout export`: a run's model and its records as files for other programs."""
+"""A run for other programs: `turnout export` writes its model and records, `turnout predict` applies its model."""
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnout.cli.permitting import permits_code
-from turnout.errors import Mistake
-from turnout.machine.files import check_destination
+from turnout.cli.common import PERSONAL_HINT, Client, DataDir, Module, RunFolder, permits_code, say
+from turnout.errors import UserError
+from turnout.machine.files import check_destination, write_whole
 
-Source = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder; for records also a folder of runs.")]
+if TYPE_CHECKING:
+    from turnout.running.result import Run
+
 Model = Annotated[
     Path | None,
     typer.Option(
@@ -19,34 +23,20 @@ Model = Annotated[
         help="The trained model: .safetensors (weights), .pt (TorchScript), .pt2 (torch.export) or .onnx.",
     ),
 ]
-Client = Annotated[
-    str | None, typer.Option(metavar="N", help="That client's own model, personal parameters included: number or name.")
-]
-Module = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH:NAME",
-        help="The class or function of the model (package.module:Name), for a run whose file cannot name it.",
-    ),
-]
-Csv = Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The records as CSV files, one a table.")]
+Csv = Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The records as CSV files, one per table.")]
 Parquet = Annotated[Path | None, typer.Option(metavar="DIR", help="The records as Parquet files (needs pyarrow).")]
 TensorBoard = Annotated[
     Path | None, typer.Option("--tensorboard", metavar="DIR", help="The curves as TensorBoard event files.")
 ]
 MLflow = Annotated[str | None, typer.Option("--mlflow", metavar="URI", help="The curves and settings to MLflow.")]
 Devices = Annotated[
-    Path | None,
-    typer.Option("--devices", metavar="FILE", help="The times its clients took, as devices for `world.devices`."),
-]
-DataDir = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where data files are; only a run of an older version needs them.")
+    Path | None, typer.Option(metavar="FILE", help="The times its clients took, as devices for `world.devices`.")
 ]
 
 
 @permits_code
 def export(
-    run: Source,
+    run: RunFolder,
     model: Model = None,
     client: Client = None,
     module: Module = None,
@@ -59,9 +49,9 @@ def export(
 ) -> None:
     """Write a run's trained model, or its records, for other programs.
 
-    The model needs neither the training data nor, but for .safetensors, this library. The weights alone
+    The model needs neither the training data nor, except for .safetensors, this library. The weights alone
     (.safetensors) do not need the model's class either; a program needs it, and --module names it where the run's
-    model was a lambda or an object. Of a folder of runs, the tables of records have the columns variant and seed.
+    model was a lambda or an object. For a folder of runs, the tables of records have the columns variant and seed.
 
     \b
     turnout export runs/mine --model model.safetensors
@@ -73,18 +63,23 @@ def export(
     turnout export runs/deployment --devices fleet.csv
     """
     if model is csv is parquet is tensorboard is mlflow is devices is None:
-        raise Mistake(
+        raise UserError(
             "say what to write: --model FILE, --csv DIR, --parquet DIR, --tensorboard DIR, --mlflow URI or "
             "--devices FILE"
         )
     if module is not None and model is None:
-        raise Mistake("--module builds the model that is written: it goes with --model FILE")
+        raise UserError("--module builds the model that is written: use it with --model FILE")
     if client is not None and model is None:
-        raise Mistake("--client chooses a model: it goes with --model FILE")
+        raise UserError("--client chooses a model: use it with --model FILE")
     if model is not None:
-        _model(run, model, client, module, data_dir)
+        _write_model(run, model, client, module, data_dir)
     if csv is not None or parquet is not None:
-        _tables(run, csv, parquet)
+        from turnout.view.report.export import write_csv, write_parquet
+
+        for folder, write in ((csv, write_csv), (parquet, write_parquet)):
+            if folder is not None:
+                for name, rows in write(run, folder).items():
+                    say(f"{folder / name}: {rows:,} rows", stderr=False)
     if tensorboard is not None:
         _replay(run, f"tensorboard:{tensorboard}", f"tensorboard --logdir {tensorboard} shows")
     if mlflow is not None:
@@ -94,8 +89,7 @@ def export(
 
 
 def write_devices(run: Path, path: Path) -> None:
-    """The devices that a run's times make, and how to use them."""
-    from turnout.cli.screen import say
+    """Write the devices that a run's times give, and print how to use them."""
     from turnout.running.observed_times import write_observed_devices
 
     check_destination("--devices", path)
@@ -105,18 +99,23 @@ def write_devices(run: Path, path: Path) -> None:
     say(f'  --set \'world.devices={{kind="device-file", path="{path}"{noise}}}\'', stderr=False)
 
 
-def _model(run: Path, path: Path, client: str | None, module: str | None, data_dir: Path | None) -> None:
-    from turnout.cli.screen import say
-    from turnout.report.units import size
-    from turnout.running.model_files import WEIGHTS, check_form, write_program, write_weights
+def _opened(run: Path, data_dir: Path | None, client: str | None) -> Run:
+    """The run, with a hint where the model without --client has untrained parameters."""
     from turnout.running.result import open_one
-    from turnout.running.trained import module_named
+
+    opened = open_one(run, data_dir)
+    if client is None and getattr(opened.experiment.algorithm, "personal", None) is not None:
+        say(PERSONAL_HINT)
+    return opened
+
+
+def _write_model(run: Path, path: Path, client: str | None, module: str | None, data_dir: Path | None) -> None:
+    from turnout.running.charts.units import size
+    from turnout.running.trained import WEIGHTS, check_form, module_named, write_program, write_weights
 
     check_destination("--model", path)
     check_form(path)
-    opened, given = open_one(run, data_dir), module_named(module)
-    if client is None and getattr(opened.experiment.algorithm, "personal", None) is not None:
-        say("Personal parameters have their first values here (their average, if shared): --client N has trained ones.")
+    given, opened = module_named(module), _opened(run, data_dir, client)
     if path.suffix == WEIGHTS:
         what = write_weights(opened.weights(client, given), opened.data().standardised, path)
     else:
@@ -124,20 +123,47 @@ def _model(run: Path, path: Path, client: str | None, module: str | None, data_d
     say(f"{path}: {what}, {size(path.stat().st_size)}", stderr=False)
 
 
-def _tables(run: Path, csv: Path | None, parquet: Path | None) -> None:
-    from turnout.cli.screen import say
-    from turnout.report.export import write_csv, write_parquet
-
-    for folder, write in ((csv, write_csv), (parquet, write_parquet)):
-        if folder is not None:
-            for name, rows in write(run, folder).items():
-                say(f"{folder / name}: {rows:,} rows", stderr=False)
-
-
 def _replay(run: Path, tracker: str, where: str) -> None:
-    from turnout.cli.screen import say
-    from turnout.trackers.replay import replay
-    from turnout.trackers.tracker import make_tracker
+    from turnout.view.trackers import replay
 
-    told = replay(run, lambda: make_tracker(tracker))
-    say(f"{where} {len(told)} run{'s' * (len(told) > 1)}: {', '.join(list(told)[:6])}", stderr=False)
+    sent = replay(run, tracker)
+    say(f"{where} {len(sent)} run{'s' * (len(sent) > 1)}: {', '.join(list(sent)[:6])}", stderr=False)
+
+
+@permits_code
+def predict(
+    run: RunFolder,
+    data: Annotated[Path, typer.Argument(metavar="DATA.csv", help="Rows like the training data; no label needed.")],
+    client: Client = None,
+    module: Module = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The CSV file to write. [default: print it]")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Predict the rows of a table with a run's model.
+
+    Writes the table's own columns and the prediction (for classes also its probability). A run on a table finds its
+    columns by name, and fills gaps and encodes texts as in training; any other run takes numbers in order. The
+    training data is not needed. If the table has the label's column, the accuracy is printed.
+
+    \b
+    turnout predict runs/mine new-people.csv
+    turnout predict runs/mine new-people.csv --client Ulm --out predicted.csv
+    turnout predict runs/mine new-people.csv --module package.module:Name
+    """
+    from turnout.running.prediction import predict as predicted
+    from turnout.running.result import label_of
+    from turnout.running.trained import module_named
+
+    if out is not None:
+        check_destination("--out", out)
+    given, opened = module_named(module), _opened(run, data_dir, client)
+    found = predicted(opened.model(client, given), opened.data(), data, label_of(run), data_dir)
+    text = io.StringIO()
+    found.write(text)
+    if out is None:
+        sys.stdout.write(text.getvalue())
+    else:
+        write_whole(out, text.getvalue())
+        say(f"{out}: {len(found.table):,} rows", stderr=False)
+    if found.score is not None:
+        say(found.score)

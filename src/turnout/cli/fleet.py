@@ -1,54 +1,63 @@
-"""`turnout fleet`: read a fleet's log, and say what it shows."""
+"""A fleet's log: `turnout fleet` describes it, `turnout advise` recommends a method for it."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnout.cli.common import (
+    AS_GUESSED,
+    DataDir,
+    Jobs,
+    Json,
+    Quiet,
+    check_json,
+    permits_code,
+    reads_a_log,
+    say,
+    write_json,
+)
 from turnout.cli.exporting import write_devices
-from turnout.cli.reading_a_log import AS_GUESSED, reads_a_log
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.files import check_destination
 
 if TYPE_CHECKING:
-    from turnout.world.fleet import Reading
+    from turnout.fleet import Reading
 
 Log = Annotated[
     Path | None,
     typer.Argument(metavar="LOG", help="CSV, Parquet, FedScale's availability trace, or the folder of a run."),
 ]
-# What is written.
-Out = Annotated[
+Page = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="The diagnosis as a page, or FILE.svg: its charts.")
 ]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="The diagnosis as data.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="The diagnosis as data.")]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="The log as round,client,work.")]
 Devices = Annotated[
-    Path | None,
-    typer.Option("--devices", metavar="FILE", help="Of a run: its times as devices for world.devices."),
+    Path | None, typer.Option(metavar="FILE", help="For a run: its recorded times as devices for world.devices.")
 ]
-Example = Annotated[
-    Path | None, typer.Option("--example", metavar="FILE", help="Write a log that is made up, to try this on.")
-]
-Quick = Annotated[bool, typer.Option("--quick", help="Leave out what is drawn from the log beside it.")]
+Example = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a synthetic log to try this on.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Leave out the comparison with simulated logs.")]
 
 
 @reads_a_log
 def fleet(
     log: Log = None,
     reading: Reading = AS_GUESSED,
-    out: Out = None,
-    json: Json = None,
+    out: Page = None,
+    json: JsonFile = None,
     csv: Csv = None,
     devices: Devices = None,
     example: Example = None,
     quick: Quick = False,
 ) -> None:
-    """Read a fleet's log and say what it shows: who turns up when, for how long, with whom, and who hardly ever does.
+    """Read a fleet's log and describe who turns up when, for how long, with whom, and who rarely does.
 
-    Columns are guessed by their usual names, and what was assumed is said. A log may have rounds; or times of
+    Columns are guessed by their usual names, and every assumption is printed. A log may have rounds; or times of
     check-ins, or of starts and ends, which --every cuts into rounds. Without a log, --example writes one.
 
     \b
@@ -61,64 +70,138 @@ def fleet(
     turnout fleet runs/deployment --devices fleet.csv
     """
     if (log is None) == (example is None):
-        raise Mistake("give a log, or --example FILE to write one that is made up")
+        raise UserError("give a log, or --example FILE to write a synthetic one")
     for option, path in (("--out", out), ("--json", json), ("--csv", csv), ("--example", example)):
         if path is not None:
             check_destination(option, path)
     if example is not None:
-        _write_example(example)
-        return
-    if devices is not None and log is not None:
+        from turnout.fleet.example import ExampleFleet
+
+        made = ExampleFleet()
+        rows = made.write(example)
+        say(f"{example}: {rows:,} check-ins of {made.devices} devices in {made.days} days", stderr=False)
+        say(f"turnout fleet {example} --every 1h", stderr=False)
+    elif log is not None and devices is not None:
         write_devices(log, devices)
-        return
-    assert log is not None
-    _look(log, reading, out, json, csv, quick)
+    elif log is not None:
+        _describe(log, reading, out, json, csv, quick)
 
 
-def _write_example(path: Path) -> None:
-    from turnout.cli.screen import say
-    from turnout.world.fleet.example import ExampleFleet
-
-    made = ExampleFleet()
-    rows = made.write(path)
-    say(f"{path}: {rows:,} check-ins of {made.devices} devices in {made.days} days", stderr=False)
-    say(f"turnout fleet {path} --every 1h", stderr=False)
-
-
-def _look(log: Path, reading: Reading, out: Path | None, json: Path | None, csv: Path | None, quick: bool) -> None:
-    from turnout.cli.screen import console, say
+def _describe(log: Path, reading: Reading, out: Path | None, json: Path | None, csv: Path | None, quick: bool) -> None:
+    from turnout.fleet import read_fleet
+    from turnout.fleet.diagnosis import as_json, diagnose, parts_to_try
+    from turnout.fleet.diagnosis_page import write_fleet_page, write_fleet_picture
+    from turnout.fleet.diagnosis_text import as_text
+    from turnout.fleet.fit import fit
+    from turnout.fleet.fleet_participation import compare_with_log
+    from turnout.fleet.read_log import with_run_examples
     from turnout.machine.files import replacing, write_whole
-    from turnout.report.fleet import as_text, with_examples
-    from turnout.report.fleet_page import write_fleet_page, write_fleet_picture
-    from turnout.world.fleet import read_fleet
-    from turnout.world.fleet.diagnosis import diagnose
-    from turnout.world.fleet.fit import fit
-    from turnout.world.fleet.likeness import likeness
-    from turnout.world.fleet.speaks_for import as_json, speaks_for
-    from turnout.world.turnout_csv import write_turnout
+    from turnout.machine.terminal import console
+    from turnout.world.log import write_turnout
 
     screen = console()
     with console(stderr=True).status(f"reading {log}") as progress:
         fleet = read_fleet(log, reading)
         if (log / "records.sqlite").is_file():
-            fleet = with_examples(fleet, log)
+            fleet = with_run_examples(fleet, log)
         progress.update("looking for groups and outages")
         model = fit(fleet)
         found = diagnose(fleet, model)
-        parts = speaks_for(found, reading)
+        parts = parts_to_try(found, reading)
         progress.update("drawing from the log")
-        like = None if quick else likeness(fleet, model)
-    for piece in as_text(found, parts, like):
+        comparison = None if quick else compare_with_log(fleet, model)
+    for piece in as_text(found, parts, comparison):
         screen.print(piece, soft_wrap=False)
     if out is not None and out.suffix == ".svg":
-        write_fleet_picture(out, fleet, found, like)
+        write_fleet_picture(out, fleet, found, comparison)
     elif out is not None:
-        write_fleet_page(out, fleet, found, model.groups, parts, like)
+        write_fleet_page(out, fleet, found, model.groups, parts, comparison)
     if json is not None:
-        write_whole(json, as_json(found, parts, like))
+        write_whole(json, as_json(found, parts, comparison))
     if csv is not None:
         with replacing(csv) as temporary:
             write_turnout(temporary, fleet.rows(whole=True))
     for path in (out, json, csv):
         if path is not None:
             say(f"{path} written", stderr=False)
+
+
+File = Annotated[
+    str | None,
+    typer.Argument(metavar="[EXPERIMENT.toml]", help="Your data and model; its variants race too. [default: digits]"),
+]
+Budget = Annotated[str, typer.Option(metavar="10min", help="The time it may take.")]
+Aim = Annotated[str, typer.Option("--for", metavar="AIM", help="accuracy, worst-tenth, personal or bytes.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Output folder; resumes if it exists.")]
+Also = Annotated[
+    list[str] | None, typer.Option(metavar="A.B=C", help="A further candidate, as for run --set; repeatable.")
+]
+Only = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only these candidates; repeatable.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of a run. [default: the experiment's]")]
+Seeds = Annotated[int | None, typer.Option(min=4, help="At most this many seeds. [default: by the budget]")]
+Tune = Annotated[bool, typer.Option("--tune/--no-tune", help="Tune the learning rate of every candidate first.")]
+
+
+@permits_code
+@reads_a_log
+def advise(
+    log: Annotated[str, typer.Argument(metavar="LOG", help="The fleet's log: CSV or Parquet, or a run's folder.")],
+    experiment: File = None,
+    budget: Budget = "10min",
+    aim: Aim = "accuracy",
+    out: Out = None,
+    also: Also = None,
+    only: Only = None,
+    rounds: Rounds = None,
+    seeds: Seeds = None,
+    tune: Tune = True,
+    reading: Reading = AS_GUESSED,
+    jobs: Jobs = None,
+    quiet: Quiet = False,
+    json_to: Json = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Recommend a method for a fleet, from its log.
+
+    Candidates (FedAvg, schemes, friends, stale, SCAFFOLD, FedNova, ternary messages, personal layers, ...) race under
+    the log's turnout, on your experiment or on stand-ins from mild to harsh; a candidate that is behind with 95 %
+    confidence is dropped. The folder has a page, recommended.toml and all numbers. The same command with --out resumes
+    an interrupted race.
+
+    \b
+    turnout advise checkins.csv --every 1h
+    turnout advise turnout.csv my.toml --for worst-tenth --budget 1h --out advice
+    turnout advise turnout.csv my.toml --also algorithm.weighting=my_module:Mine
+    """
+    from turnout.cli.planning import check_numbers, read_source
+    from turnout.fleet.advice import advise as advised
+    from turnout.machine.terminal import console
+    from turnout.running.folder import new_folder
+
+    check_numbers(None, jobs)
+    check_json(json_to)
+    given = None if experiment is None else read_source(experiment)[1]
+    folder = out or new_folder(f"advise-{Path(log).stem}")
+    try:
+        found = advised(
+            log, given, aim=aim, budget=budget, out=folder, reading=reading, also=also or (), only=only or (),
+            rounds=rounds, seeds=seeds, tune=tune, jobs=jobs, quiet=quiet, data_dir=data_dir,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        again = [*sys.argv[1:], *([] if out else ["--out", str(folder)])]
+        say(f"\ninterrupted; resume with: {shlex.join(['turnout', *again])}")
+        raise typer.Exit(130) from None
+    for words in found.warnings:
+        say(f"warning: {words}", "yellow")
+    if json_to is not None:
+        write_json(found.data(), json_to, allow_nan=True)
+    if json_to == "-":
+        return
+    console().print(found.table())
+    say(found.sentence(), "bold", stderr=False)
+    for heading, lines in (("it hinges on", found.hinge_sentences()), ("it costs", found.cost_sentences())):
+        say(f"\n{heading}", "bold", stderr=False)
+        for line in lines:
+            say(f"  · {line}", stderr=False)
+    say(f"\npage: {folder / 'advice.html'}", stderr=False)
+    say(f"run it: turnout run {folder / 'recommended.toml'}", stderr=False)

@@ -7,34 +7,40 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.permitting import permits_code
-from turnout.errors import Mistake
+from turnout.cli.common import Force, permits_code, say
+from turnout.errors import UserError
 
-Out = Annotated[Path, typer.Option(metavar="FILE", help="The log to write.")]
-Rounds = Annotated[int, typer.Option(help="Rounds for each load.")]
-Epochs = Annotated[int, typer.Option(help="Epochs asked for a round.")]
+TRACE = """Measure this machine's participation trace and its training speed.
+
+\b
+turnout trace record --out mine.csv
+turnout trace device digits --out laptop.csv
+turnout run digits --set 'world.participation={kind="fleet-log", path="mine.csv", mode="blocks", of="client"}'
+"""
+trace = typer.Typer(no_args_is_help=True, help=TRACE, rich_markup_mode=None)
+
 Load = Annotated[
     list[float] | None,
-    typer.Option(
-        help="Share of the CPU a competitor takes, 0 to below 1; may be given again. [default: 0 .3 .5 .7 .9]"
-    ),
+    typer.Option(help="Share of the CPU a competitor takes, 0 to below 1; repeatable. [default: 0 .3 .5 .7 .9]"),
 ]
-Deadline = Annotated[float | None, typer.Option(help="Seconds a round may take. [default: 1.1 x an undisturbed round]")]
 
 
+@trace.command()
 def record(
-    out: Out = Path("trace.csv"),
-    rounds: Rounds = 40,
-    epochs: Epochs = 5,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The log to write.")] = Path("trace.csv"),
+    rounds: Annotated[int, typer.Option(help="Rounds for each load.")] = 40,
+    epochs: Annotated[int, typer.Option(help="Epochs per round.")] = 5,
     load: Load = None,
-    deadline: Deadline = None,
-    seed: Annotated[int, typer.Option(help="Of the training job's data.")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    deadline: Annotated[
+        float | None, typer.Option(help="Seconds a round may take. [default: 1.1 x an undisturbed round]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The seed of the training job's data.")] = 0,
+    force: Force = False,
 ) -> None:
     """Measure how much of its work this machine finishes in time.
 
-    The share of the asked epochs that is done before a deadline, alone and beside a competing load, as paper 000 did on
-    Raspberry Pis (section 5.1). The log can be replayed, or drawn from in stretches.
+    The share of the epochs that is done before a deadline, alone and beside a competing load, as paper 000 did on
+    Raspberry Pis (section 5.1). The log can be replayed, or sampled in blocks.
 
     \b
     turnout trace record --out my-machine.csv
@@ -43,13 +49,12 @@ def record(
     """
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from turnout.cli.screen import console, say
+    from turnout.machine.terminal import console
     from turnout.world.recording import PAPER_LOADS, Row, record_log
 
-    if out.exists() and not force:
-        raise Mistake(f"{out} is there already: choose another --out, or add --force")
+    _check_out(out, force)
     if not out.absolute().parent.is_dir():
-        raise Mistake(f"--out {out}: there is no folder {out.parent}; create it first")
+        raise UserError(f"--out {out}: there is no folder {out.parent}; create it first")
     loads = load or PAPER_LOADS
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} rounds"))
     screen = console(stderr=True)
@@ -67,35 +72,38 @@ def record(
     say(f"log: {out} ({len(rows)} rows)", stderr=False)
 
 
+@trace.command()
 @permits_code
 def device(
     source: Annotated[
-        str | None, typer.Argument(metavar="[RECIPE|FILE.toml]", help="Whose model and local training to measure.")
+        str | None, typer.Argument(metavar="[RECIPE|FILE.toml]", help="The model and local training to measure.")
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The file of devices to write.")] = Path("device.csv"),
-    name: Annotated[str, typer.Option(help="What to call this device.")] = "this-machine",
+    name: Annotated[str, typer.Option(help="The name of this device.")] = "this-machine",
     down_mbps: Annotated[float, typer.Option(help="Mbit/s to this device; not measured here.")] = 36.0,
     up_mbps: Annotated[float, typer.Option(help="Mbit/s from this device; not measured here.")] = 11.2,
     latency: Annotated[float, typer.Option(help="Seconds before a transfer begins.")] = 0.04,
-    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 3.0,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    seconds: Annotated[float, typer.Option(help="The time to measure for.")] = 3.0,
+    force: Force = False,
 ) -> None:
-    """Measure how many samples a second this machine trains on, as one client alone, one thread.
+    """Measure how many samples a second this machine trains on, as one client alone, on one thread.
 
-    The file is one for `world.devices`. Links are not measured: give what yours have.
+    The file is one for `world.devices`. Links are not measured: give the numbers of yours.
 
     \b
     turnout trace device digits --out laptop.csv --up-mbps 5
     turnout run digits --set 'world.devices={kind="device-file", path="laptop.csv", mode="resample"}'
     """
-    from turnout.cli.planning import DEFAULT_RECIPE, read_source
-    from turnout.cli.screen import say
-    from turnout.running.training_speed import samples_per_second
+    from turnout.cli.planning import DEFAULT_RECIPE, one_experiment
+    from turnout.running.observed_times import samples_per_second
     from turnout.world.devices.device_file import DeviceRow, write_devices
 
-    if out.exists() and not force:
-        raise Mistake(f"{out} is there already: choose another --out, or add --force")
-    experiment = next(iter(read_source(source or DEFAULT_RECIPE)[1].values()))
-    speed = samples_per_second(experiment, seconds)
+    _check_out(out, force)
+    speed = samples_per_second(one_experiment(source or DEFAULT_RECIPE), seconds)
     write_devices(out, [DeviceRow(name, speed, down_mbps, up_mbps, latency, name)])
     say(f"{name}: {speed:,.0f} samples a second; {out}", stderr=False)
+
+
+def _check_out(out: Path, force: bool) -> None:
+    if out.exists() and not force:
+        raise UserError(f"{out} exists already: choose another --out, or add --force")

@@ -1,110 +1,52 @@
-"""The results of `turnout run`: a table for people, JSON for programs."""
+"""The results of `turnout run` as JSON."""
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from turnout.cli.screen import console, say
-from turnout.errors import Mistake
-from turnout.machine.files import check_destination
-from turnout.report import find_runs, warnings_of
-from turnout.report.clock import fastest
-from turnout.report.runs import Runs
+from turnout.errors import UserError
 from turnout.running.display import Failed
 from turnout.running.plan import RunPlan
-from turnout.running.planned import explained
-from turnout.running.profile import Profile, profile_table, read_profile
+from turnout.running.records.finding import find_runs
+from turnout.running.records.runs import Runs
+from turnout.running.records.warnings import warnings_of
 from turnout.running.result import Run
-
-
-def say_failures(failed: Sequence[Failed], runs: int) -> None:
-    say(explained(failed, runs), "red")
-
-
-def say_fastest(out: Path) -> None:
-    """Say which variant reaches the target first in simulated time."""
-    if words := fastest(find_runs(out), None):
-        say(words, stderr=False)
-
-
-def show_profile(plan: RunPlan) -> None:
-    """Print the seconds by stage of all runs together; each run has its own in its folder."""
-    found = [p for run in plan.runs if (p := read_profile(plan.out / run.path)) is not None]
-    if found:
-        console().print(profile_table(sum(found, Profile(0, {}))))
-
-
-def check_json(json_to: str | None) -> None:
-    """Check before the work begins that its result can be written."""
-    if json_to is not None and json_to != "-":
-        check_destination("--json", json_to)
-
-
-def write_json(plan: RunPlan, failed: Sequence[Failed], seconds: float, json_to: str) -> None:
-    text = json.dumps(as_json(plan, failed, seconds), indent=2, allow_nan=False) + "\n"
-    if json_to == "-":
-        sys.stdout.write(text)
-    else:
-        Path(json_to).write_text(text, encoding="utf-8")
 
 
 def as_json(plan: RunPlan, failed: Sequence[Failed], seconds: float) -> dict[str, Any]:
     """All runs that have records, the rows of the table, and which runs failed."""
+    listed: list[dict[str, Any]] = []
+    table: list[dict[str, Any]] = []
     try:
-        runs: Runs | None = find_runs(plan.out)
-    except Mistake:
-        runs = None
-    return {
-        "title": plan.title,
-        "runs": [] if runs is None else [_run_row(plan, runs, i) for i in range(len(runs.runs))],
-        "table": [] if runs is None else _table(plan, runs),
-        "failed": [{"run": f.name, "why": f.why} for f in failed],
-        "command_seconds": round(seconds, 3),
-    }
-
-
-def _run_row(plan: RunPlan, runs: Runs, i: int) -> dict[str, Any]:
-    read = runs.runs[i]
-    planned = next(run for run in plan.runs if (plan.out / run.path).resolve() == read.path.resolve())
-    return {
-        "variant": planned.variant,
-        "seed": planned.seed,
-        "folder": str(read.path),
-        "final": {metric: _number(read.final(metric)) for metric in runs.metrics},
-        "rounds": len(read.rounds["round"]),
-        "seconds": round(read.total("seconds"), 3),
-        "warnings": warnings_of(read),
-        "stopped": Run(read.path, planned.experiment).stopped(),
-    }
-
-
-def _table(plan: RunPlan, runs: Runs) -> list[dict[str, Any]]:
-    """A row per variant and metric: mean and deviation (n - 1) over seeds; no deviation for one seed."""
-    rows = []
-    for variant, found in runs.variants.items():
+        runs = find_runs(plan.out)
+    except UserError:  # no records
+        runs = Runs(plan.title, ())
+    for run in runs.runs:
+        planned = next(one for one in plan.runs if (plan.out / one.path).resolve() == run.path.resolve())
+        listed.append({
+            "variant": planned.variant,
+            "seed": planned.seed,
+            "folder": str(run.path),
+            "final": {metric: _finite(run.final(metric)) for metric in runs.metrics},
+            "rounds": len(run.rounds["round"]),
+            "seconds": round(run.total("seconds"), 3),
+            "warnings": warnings_of(run),
+            "stopped": Run(run.path, planned.experiment).stopped(),
+        })  # fmt: skip
+    for variant, found in runs.variants.items():  # mean and deviation (n - 1) over seeds; none for one seed
         name = plan.runs[0].variant if len(plan.runs) == 1 else variant
         for metric in runs.metrics:
             values = np.array([run.final(metric) for run in found])
             spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-            mean = float(values.mean())
-            rows.append(
-                {
-                    "variant": name,
-                    "metric": metric,
-                    "mean": _number(mean),
-                    "spread": _number(spread),
-                    "seeds": len(values),
-                }
-            )
-    return rows
+            numbers = {"mean": _finite(float(values.mean())), "spread": _finite(spread), "seeds": len(values)}
+            table.append({"variant": name, "metric": metric, **numbers})
+    why = [{"run": f.name, "why": f.why} for f in failed]
+    return {"title": plan.title, "runs": listed, "table": table, "failed": why, "command_seconds": round(seconds, 3)}
 
 
-def _number(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None

@@ -1,23 +1,26 @@
-"""From the arguments of `turnout run` to a plan of runs."""
+"""From the arguments of `turnout run` to a plan of runs, and to one run in several processes."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from turnout.config.read import from_table, load, with_setting, with_value
-from turnout.config.text import parse_value, read_file
-from turnout.config.variants import variants_in
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.parts.closing import Closing, Deadline, FirstReplies, WaitForAll
-from turnout.recipes import cook, recipes
-from turnout.records.run_list import ListedRun, read_run_list
+from turnout.parts.closing import Deadline, FirstReplies, WaitForAll
+from turnout.recipes import cook, find_recipe
+from turnout.running.config.read import from_table, load, parse_value, read_file, with_setting, with_value
+from turnout.running.config.variants import variants_in
 from turnout.running.folder import contents, new_folder
-from turnout.running.given import tracked_by
-from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs
+from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs, tracked_by
+from turnout.running.records.finding import RunEntry, read_run_list
+from turnout.runtimes.crew import KEPT
+from turnout.runtimes.processes import GROUP, Ranks, opened, under_torchrun
+from turnout.settings import InProcess, Processes
 
 DEFAULT_RECIPE = "participation"
 SEEDS_TO_COMPARE = 3
@@ -26,7 +29,7 @@ SEEDS_TO_COMPARE = 3
 def check_numbers(seeds: int | None, jobs: int | None) -> None:
     for name, value in (("--seeds", seeds), ("--jobs", jobs)):
         if value is not None and value < 1:
-            raise Mistake(f"{name} {value}: give at least 1")
+            raise UserError(f"{name} {value}: give at least 1")
 
 
 def make_plan(
@@ -39,36 +42,22 @@ def make_plan(
     track: Sequence[str] = (),
     deadlines: str | None = None,
 ) -> RunPlan:
-    """The runs that were asked for, with trackers; `--resume --out DIR` without a source means those in the folder."""
-    plan = _asked_for(source, settings, grid, seeds, out, resume, deadlines)
-    runs = [replace(run, experiment=tracked_by({"": run.experiment}, track)[""]) for run in plan.runs]
-    return replace(plan, runs=runs)
-
-
-def _asked_for(
-    source: str | None,
-    settings: Sequence[str],
-    grid: Sequence[str],
-    seeds: int | None,
-    out: Path | None,
-    resume: bool,
-    deadlines: str | None,
-) -> RunPlan:
+    """The planned runs, with trackers; `--resume --out DIR` without a source means the runs in the folder."""
     if resume and out is None:
-        raise Mistake("--resume goes on with the runs of a folder: name it, turnout run --out DIR --resume")
-    bare = source is None and resume and not grid and seeds is None and deadlines is None
-    if bare and out is not None and _holds_runs(out):
-        return _from_folder(out, settings)
-    if bare and out is not None and not out.exists():
-        raise Mistake(
-            f"there is no folder {out} to go on with: turnout run --out {out} starts the recipe {DEFAULT_RECIPE} there"
-        )
+        raise UserError("--resume needs the folder of the runs: turnout run --out DIR --resume")
+    if source is None and resume and not grid and seeds is None and deadlines is None and out is not None:
+        if _holds_runs(out):
+            return _from_folder(out, settings, track)
+        if not out.exists():
+            raise UserError(
+                f"there is no folder {out} to resume: turnout run --out {out} starts the recipe {DEFAULT_RECIPE} there"
+            )
     if source == "":
-        raise Mistake("the recipe or file is an empty text: leave it out for the default, or see turnout list")
+        raise UserError("the recipe or file is an empty text: leave it out for the default, or see turnout list")
     refuse_twice(settings, grid)
     title, variants = read_source(source or DEFAULT_RECIPE)
-    variants = {name: with_settings(experiment, settings) for name, experiment in variants.items()}
-    variants = with_deadlines(with_grid(variants, grid), deadlines)
+    variants = {name: _with_settings(experiment, settings) for name, experiment in variants.items()}
+    variants = tracked_by(with_deadlines(with_grid(variants, grid), deadlines), track)
     first = next(iter(variants.values())).seed
     count = seeds or (SEEDS_TO_COMPARE if len(variants) > 1 else 1)
     plan = RunPlan(title, planned_runs(variants, range(first, first + count)), out or new_folder(title))
@@ -78,55 +67,53 @@ def _asked_for(
 
 
 def _refuse_other(plan: RunPlan) -> None:
-    """Nobody named what a folder's runs are of: they may be those of the default recipe, and no others."""
-    folders = {run.path.partition("/")[0] for run in plan.runs}
+    """Refuse to resume a folder without a named source unless its runs are those of the default recipe."""
     if _holds_runs(plan.out):
         mine = (plan.out / "runs.json").is_file() and not other_runs(plan)
     else:
+        folders = {run.path.partition("/")[0] for run in plan.runs}
         mine = {*contents(plan.out)} <= folders and not other_runs(plan)
     if not mine:
-        raise Mistake(
-            f"{plan.out} holds other runs than those of {DEFAULT_RECIPE}, or none: name the recipe or file that they "
-            "are of; or, where it has an experiment.toml or runs.json, leave out --grid and --seeds"
+        raise UserError(
+            f"{plan.out} holds other runs than those of {DEFAULT_RECIPE}, or none: name their recipe or file; or, if "
+            "it has an experiment.toml or runs.json, leave out --grid and --seeds"
         )
 
 
 def read_source(source: str) -> tuple[str, dict[str, Experiment]]:
-    """A title and the variants of a recipe or of a file; a recipe goes before what is called the same here."""
+    """A title and the variants of a recipe or of a file; a recipe takes precedence over a file of the same name."""
     path = Path(source)
-    if source in recipes():
+    if path.suffix != ".toml" and ":" not in source and find_recipe(source) is not None:
         return source, cook(source)
     if path.suffix == ".toml" or path.is_file():
         table = read_file(path)
         title = str(table.get("title") or path.stem)
         return title, variants_in(table) or {title: from_table(table)}
     if path.is_dir():
-        raise Mistake(
-            f"{source} is a folder: give a recipe or a .toml file, or go on with it by --out {source} --resume"
-        )
+        raise UserError(f"{source} is a folder: give a recipe or a .toml file, or resume it: --out {source} --resume")
     return source.rpartition(":")[2], cook(source)
 
 
 def one_experiment(source: str) -> Experiment:
-    """The experiment of a recipe or a file; of several variants the first."""
+    """The experiment of a recipe or a file; the first of several variants."""
     return next(iter(read_source(source)[1].values()))
 
 
-def with_settings(experiment: Experiment, settings: Sequence[str]) -> Experiment:
+def _with_settings(experiment: Experiment, settings: Sequence[str]) -> Experiment:
     for setting in settings:
         experiment = with_setting(experiment, setting)
     return experiment
 
 
 def refuse_twice(settings: Sequence[str], grid: Sequence[str]) -> None:
-    """Refuse a path that two --grid vary, and a --set that a --grid would replace."""
+    """Refuse a path in two --grid options, and a --set that a --grid would replace."""
     seen: set[str] = set()
-    for path in (_path(axis) for axis in grid):
+    for path in map(_path, grid):
         if path in seen:
-            raise Mistake(f"--grid {path} is there twice: give all its values at once, --grid {path}=...,...")
+            raise UserError(f"--grid {path} is given twice: give all its values at once, --grid {path}=...,...")
         seen.add(path)
     if lost := [path for path in map(_path, settings) if path in seen]:
-        raise Mistake(f"--set {lost[0]} has no effect beside --grid {lost[0]}: leave one of them out")
+        raise UserError(f"--set {lost[0]} has no effect together with --grid {lost[0]}: leave one of them out")
 
 
 def _path(setting: str) -> str:
@@ -139,42 +126,34 @@ def with_deadlines(variants: Mapping[str, Experiment], deadlines: str | None) ->
     if deadlines is None:
         return dict(variants)
     found = {}
-    for said in deadlines.split(","):
-        seconds = _seconds(said.strip())
+    for text in map(str.strip, deadlines.split(",")):
+        try:
+            seconds = None if text == "none" else float(text)
+        except ValueError:
+            seconds = 0.0
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise UserError(f"--deadline {text!r}: give simulated seconds, such as --deadline 30,60,none")
         name = "no deadline" if seconds is None else f"deadline {seconds:g} s"
         for variant, experiment in variants.items():
+            closing = getattr(experiment.algorithm, "closing", None)
+            if seconds is None:
+                closing = WaitForAll()
+            elif isinstance(closing, Deadline | FirstReplies):
+                closing = replace(closing, seconds=seconds)
+            else:
+                closing = Deadline(seconds)
             label = f"{variant}, {name}" if len(variants) > 1 else name
-            found[label] = experiment.but(**{"algorithm.closing": _with_seconds(experiment, seconds)})
+            found[label] = experiment.but(**{"algorithm.closing": closing})
     return found
-
-
-def _with_seconds(experiment: Experiment, seconds: float | None) -> Closing:
-    """How rounds are closed with another deadline."""
-    closing = getattr(experiment.algorithm, "closing", None)
-    if seconds is None:
-        return WaitForAll()
-    return replace(closing, seconds=seconds) if isinstance(closing, Deadline | FirstReplies) else Deadline(seconds)
-
-
-def _seconds(said: str) -> float | None:
-    """A deadline as it was written; None for none."""
-    if said == "none":
-        return None
-    try:
-        seconds = float(said)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise Mistake(f"--deadline {said!r}: give simulated seconds, such as --deadline 30,60,none")
-    return seconds
 
 
 def with_grid(variants: Mapping[str, Experiment], grid: Sequence[str]) -> dict[str, Experiment]:
     """Every variant with every combination of the grid's values, named after them."""
     axes = [parse_axis(axis) for axis in grid]
-    named = short_names([path for path, _ in axes])
     if not axes:
         return dict(variants)
+    last = [path.rpartition(".")[2] for path, _ in axes]
+    named = {path: word if last.count(word) == 1 else path for (path, _), word in zip(axes, last, strict=True)}
     found: dict[str, Experiment] = {}
     for (name, experiment), values in itertools.product(variants.items(), itertools.product(*(v for _, v in axes))):
         words = [name] if len(variants) > 1 else []
@@ -183,16 +162,6 @@ def with_grid(variants: Mapping[str, Experiment], grid: Sequence[str]) -> dict[s
             words.append(f"{named[path]}={value}")
         found[", ".join(words)] = experiment
     return found
-
-
-def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """The last word of each path, or the whole path if several end in the same word.
-
-    >>> short_names(["algorithm.weighting", "algorithm.local.epochs"])
-    {'algorithm.weighting': 'weighting', 'algorithm.local.epochs': 'epochs'}
-    """
-    last = [path.rpartition(".")[2] for path in paths]
-    return {path: word if last.count(word) == 1 else path for path, word in zip(paths, last, strict=True)}
 
 
 def parse_axis(axis: str) -> tuple[str, list[str]]:
@@ -204,11 +173,11 @@ def parse_axis(axis: str) -> tuple[str, list[str]]:
     path, equals, text = axis.partition("=")
     values = split_values(text)
     if not equals or not path.strip() or not all(values):
-        raise Mistake(f"--grid {axis}: write it as path=value,value, such as --grid algorithm.local.epochs=1,5,10")
+        raise UserError(f"--grid {axis}: write it as path=value,value, such as --grid algorithm.local.epochs=1,5,10")
     if path.strip() == "seed":
-        raise Mistake(f"--grid {axis}: seeds are repeated with --seeds N")
+        raise UserError(f"--grid {axis}: repeat seeds with --seeds N")
     if len(set(values)) < len(values):
-        raise Mistake(f"--grid {axis}: a value is there twice")
+        raise UserError(f"--grid {axis}: a value is given twice")
     return path.strip(), values
 
 
@@ -229,15 +198,53 @@ def _holds_runs(out: Path) -> bool:
     return (out / "runs.json").is_file() or (out / "experiment.toml").is_file()
 
 
-def _from_folder(out: Path, settings: Sequence[str]) -> RunPlan:
+def _from_folder(out: Path, settings: Sequence[str], track: Sequence[str]) -> RunPlan:
     """The runs in a folder, finished or not."""
-    entries: Sequence[ListedRun] = [ListedRun("", 0, ".")]
-    title = out.name
+    title, entries = out.name, [RunEntry("", 0, ".")]
     if (out / "runs.json").is_file():
         listed = read_run_list(out)
-        title, entries = listed.title, listed.runs
+        title, entries = listed.title, list(listed.runs)
     runs = []
     for entry in entries:
-        experiment = with_settings(load(out / entry.path / "experiment.toml"), settings)
+        given = _with_settings(load(out / entry.path / "experiment.toml"), settings)
+        experiment = tracked_by({"": given}, track)[""]
         runs.append(PlannedRun(entry.variant or experiment.title or title, experiment.seed, experiment, entry.path))
     return RunPlan(title, runs, out)
+
+
+# -- one run in several processes: `--processes N`, or `torchrun ... -m turnout run`
+
+
+def follows() -> bool:
+    """Whether this is one of torchrun's processes other than the first, which has the plan."""
+    return under_torchrun() and os.environ["RANK"] != "0"
+
+
+def with_processes(plan: RunPlan, processes: int | None, jobs: int | None) -> RunPlan:
+    """The plan with so many processes for each run; under torchrun, as many as it has started."""
+    started = int(os.environ["WORLD_SIZE"]) if under_torchrun() else None
+    if started is not None and jobs is not None and jobs > 1:
+        raise UserError(f"--jobs {jobs} under torchrun: its processes work on one run at a time; leave --jobs out")
+    if started is not None and processes not in (None, started):
+        raise UserError(f"--processes {processes}, but torchrun has started {started}: leave --processes out")
+    number = started if processes is None else processes
+    if number is None:
+        return plan
+    if number < 1:
+        raise UserError(f"--processes {number}: give at least 1")
+    runs = []
+    for run in plan.runs:
+        runtime = run.experiment.runtime
+        if not isinstance(runtime, InProcess | Processes):
+            raise UserError(f"--processes {number} together with runtime.kind = {runtime.kind!r}: use only one of them")
+        runs.append(replace(run, experiment=run.experiment.but(runtime=Processes(number, runtime.compute))))
+    return replace(plan, runs=runs)
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """Join torchrun's other processes from the beginning, so that they end when all runs have ended."""
+    with KEPT.held():
+        if under_torchrun():
+            KEPT.started(GROUP, lambda: opened(int(os.environ["WORLD_SIZE"])), Ranks.end)
+        yield

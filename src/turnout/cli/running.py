@@ -1,4 +1,4 @@
-"""`turnout run`: plan the runs, run them, show what came out."""
+"""`turnout run`: plan the runs, run them, show the results."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.permitting import permits_code
-from turnout.errors import Mistake
+from turnout.cli.common import DataDir, Jobs, Json, Quiet, check_json, permits_code, say, write_json
+from turnout.errors import UserError
 
 Source = Annotated[
     str | None,
@@ -21,36 +21,28 @@ Source = Annotated[
         show_default="participation",
     ),
 ]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change one setting; may be given again.")
-]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change one setting; repeatable.")]
 Grid = Annotated[
     list[str] | None,
-    typer.Option("--grid", metavar="A.B=1,2,3", help="Run a variant for each value; may be given again."),
+    typer.Option("--grid", metavar="A.B=1,2,3", help="Run a variant for each value; repeatable."),
 ]
 Seeds = Annotated[
     int | None, typer.Option(help="Repeat with N seeds. [default: 3 to compare variants, 1 for a single one]")
 ]
-Jobs = Annotated[int | None, typer.Option(help="Runs side by side. [default: one a core, or one at a time on a GPU]")]
-Ranks = Annotated[
+Processes = Annotated[
     int | None,
-    typer.Option("--processes", help="Train each round's clients in N processes, each on its own GPU where it can."),
+    typer.Option("--processes", help="Train each round's clients in N processes, each on its own GPU if possible."),
 ]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder. [default: a new one under runs/]")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or start one there.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out, or start one there.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete the run in --out first.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
-Json = Annotated[
-    str | None,
-    typer.Option("--json", metavar="FILE|-", help="Write the result as JSON; - prints nothing else on stdout."),
-]
 Track = Annotated[
     list[str] | None,
     typer.Option(
         "--track",
         metavar="WHERE",
-        help="Show the numbers elsewhere too, as rounds end: tensorboard[:DIR], mlflow[:URI], wandb[:PROJECT], or your "
-        "own as package.module:Name; may be given again.",
+        help="Also send the numbers elsewhere, as rounds end: tensorboard[:DIR], mlflow[:URI], wandb[:PROJECT], or "
+        "your own as package.module:Name; repeatable.",
     ),
 ]
 Deadlines = Annotated[
@@ -58,15 +50,13 @@ Deadlines = Annotated[
     typer.Option(
         "--deadline",
         metavar="30,60,120",
-        help="Run a variant for each deadline of a round, in simulated seconds (needs world.devices); none for none.",
+        help="Run a variant for each deadline of a round, in simulated seconds (needs world.devices); or none.",
     ),
 ]
 Profile = Annotated[bool, typer.Option("--profile", help="Show where the time goes: seconds by stage of the round.")]
 OtherEngine = Annotated[
-    bool, typer.Option("--other-engine", help="Resume though the run's engine is not here; another rounds differently.")
-]
-DataDir = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where data files are. [default: TURNOUT_DATA, or a cache folder]")
+    bool,
+    typer.Option("--other-engine", help="Resume with another engine than before; it rounds differently."),
 ]
 
 
@@ -77,7 +67,7 @@ def run(
     grid: Grid = None,
     seeds: Seeds = None,
     jobs: Jobs = None,
-    processes: Ranks = None,
+    processes: Processes = None,
     out: Out = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -107,49 +97,54 @@ def run(
     torchrun --nproc-per-node 4 -m turnout run my.toml
     turnout run digits --set world.devices.kind=tiers --deadline 0.1,0.3,none --set stop.target=0.8
     """
-    from turnout.cli import outcome, planning, ranks
-    from turnout.cli.screen import say
-    from turnout.running.planned import run_planned
-    from turnout.running.reported import say_warnings, say_where, show_results
+    from turnout.cli import outcome, planning
+    from turnout.machine.terminal import console
+    from turnout.running.planned import explained, run_planned
+    from turnout.running.profile import NOTHING, profile_table, read_profile
+    from turnout.running.records.finding import find_runs
+    from turnout.running.reported import print_table, say_warnings, say_where
+    from turnout.runtimes.processes import follow_torchrun
+    from turnout.view import HOOKS, make_table
+    from turnout.view.report.simulated_time import fastest
 
     start = time.monotonic()
-    if ranks.follows():
-        raise typer.Exit(ranks.follow())
+    if planning.follows():
+        raise typer.Exit(follow_torchrun())
     planning.check_numbers(seeds, jobs)
-    outcome.check_json(json_to)
+    check_json(json_to)
     if resume and overwrite:
-        raise Mistake("--resume goes on with the run in --out, and --overwrite deletes it: leave one of them out")
+        raise UserError("--resume continues the run in --out, and --overwrite deletes it: leave one of them out")
     if overwrite and out is None:
-        raise Mistake("--overwrite deletes the run in a folder: name it with --out")
+        raise UserError("--overwrite deletes the run in a folder: name it with --out")
     plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume, track or [], deadline)
-    plan = ranks.with_processes(plan, processes, jobs)
+    plan = planning.with_processes(plan, processes, jobs)
     if not quiet:
         say(plan.text())
     try:
-        with ranks.joined():
+        with planning.joined():
             failed = run_planned(
                 plan, jobs=jobs, resume=resume, overwrite=overwrite, quiet=quiet, data_dir=data_dir, profile=profile,
-                other_engine=other_engine,
+                other_engine=other_engine, hooks=HOOKS,
             )  # fmt: skip
     except KeyboardInterrupt:
-        say(f"\ninterrupted; go on with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
+        say(f"\ninterrupted; resume with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
         raise typer.Exit(130) from None
     if json_to is not None:
-        outcome.write_json(plan, failed, time.monotonic() - start, json_to)
+        write_json(outcome.as_json(plan, failed, time.monotonic() - start), json_to)
     if len(plan.runs) == len(failed) == 1 and failed[0].mistake:
         if failed[0].began:
             say_where(plan.out, stderr=True)
-        raise Mistake(failed[0].why)
+        raise UserError(failed[0].why)
     if json_to != "-":
-        show_results(plan.out)
-        if deadline is not None:
-            outcome.say_fastest(plan.out)
-        if profile:
-            outcome.show_profile(plan)
+        print_table(make_table, plan.out)
+        if deadline is not None and (words := fastest(find_runs(plan.out), None)):
+            say(words, stderr=False)
+        if profile and (found := [p for run in plan.runs if (p := read_profile(plan.out / run.path))]):
+            console().print(profile_table(sum(found, NOTHING)))  # of all runs together
         say_where(plan.out)
     say_warnings(plan.out)
     if failed:
-        outcome.say_failures(failed, len(plan.runs))
+        say(explained(failed, len(plan.runs)), "red")
         raise typer.Exit(2 if len(failed) == len(plan.runs) and all(f.mistake for f in failed) else 1)
     if sys.stdout is not None:  # None if the caller closed it
         sys.stdout.flush()

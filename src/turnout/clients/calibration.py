@@ -19,8 +19,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from turnout.engine.batches import address_batches
-from turnout.engine.gradients import Gradients
-from turnout.engine.workers import WorkerPool
+from turnout.engine.gradients import Gradients, WorkerPool
 from turnout.parts.local import steps_per_epoch
 from turnout.rng import key
 from turnout.types import Samples, Tensors

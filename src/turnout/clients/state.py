@@ -16,15 +16,14 @@ from torch import Tensor
 
 from turnout.engine.job import Job, Trained
 from turnout.engine.network import Network
-from turnout.exchange import Assignment, Download, Told
+from turnout.exchange import OWN, Assignment, Download, Outbox
 from turnout.experiment import Algorithm
 from turnout.layout import Layout
 from turnout.parts.optimizers import Optimizer
-from turnout.parts.terms.base import Term
+from turnout.parts.terms.base import Notifies, Term
 from turnout.types import Samples, Tensors, flatten, storable, unflatten
 
 MOMENT = "moment/"  # how federated moments are named among the states
-OWN = "personal/"  # and what is personal, where it is shared: "personal/parameters", "personal/<buffer>"
 PARAMETERS = "parameters"
 COUNT = "count"
 
@@ -41,8 +40,8 @@ class ClientState:
     states: Tensors = field(default_factory=dict)  # personal BatchNorm statistics and the like
     slots: Tensors = field(default_factory=dict)
     residuals: Tensors = field(default_factory=dict)
-    mine: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> rows
-    seen: Tensors = field(default_factory=dict)  # its own activations after training (evaluation/activations.py)
+    term_states: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> rows
+    seen: Tensors = field(default_factory=dict)  # its own activations after training (clients/activations.py)
 
     def start(self, shared: Tensor) -> Tensor:
         """Where training begins: one row [P] for everybody, or a row each where not all of it is the same."""
@@ -88,8 +87,8 @@ class ClientState:
             scale_C=asked.scale_R,
             limit=asked.limit,
             terms=algorithm.terms,
-            down=download.down,
-            mine=self.mine,
+            server_term_states=download.term_states,
+            term_states=self.term_states,
             magnitudes=magnitudes,
         )
 
@@ -104,7 +103,7 @@ class ClientState:
             personal_CQ=trained.flat_CP[:, layout.shared :],
             states={name: trained.states[name] for name in layout.personal_states},
             slots=slots,
-            mine=trained.mine,
+            term_states=trained.term_states,
         )
 
     def sent(self, trained: Trained, layout: Layout, algorithm: Algorithm) -> Tensors:
@@ -147,14 +146,14 @@ class ClientState:
         states = {n: v.index_copy(0, place_I.to(v.device), found[n].to(v)) for n, v in self.states.items()}
         return replace(self, states=states)
 
-    def heard(self, client_C: Tensor, told: Told, terms: Sequence[Term]) -> ClientState:
-        """The same after clients have heard what terms told them when their last reply was used."""
-        mine = self.mine
-        for t, said in told.said.items():
-            place = torch.isin(client_C, told.client_U[told.round_U == t]).nonzero().squeeze(1)
-            for term in (term for term in terms if term.name in said and term.name in mine):
-                mine = mine | {term.name: _hearing(term, said[term.name], mine[term.name], place)}
-        return self if mine is self.mine else replace(self, mine=mine)
+    def notified(self, client_C: Tensor, outbox: Outbox, terms: Sequence[Term]) -> ClientState:
+        """The same after clients received the messages that terms wrote when their last reply was used."""
+        states = self.term_states
+        for t, message in outbox.messages.items():
+            place = torch.isin(client_C, outbox.client_U[outbox.round_U == t]).nonzero().squeeze(1)
+            for term in (term for term in terms if term.name in message and term.name in states):
+                states = states | {term.name: _deliver(term, message[term.name], states[term.name], place)}
+        return self if states is self.term_states else replace(self, term_states=states)
 
     def to_rows(self) -> Tensors:
         """As named rows for the store; an empty personal matrix is left out."""
@@ -163,24 +162,26 @@ class ClientState:
         return rows | ({"personal": self.personal_CQ} if self.personal_CQ.shape[1] else {})
 
 
-def _hearing(term: Term, said: Tensors, mine: Tensors, place: Tensor) -> Tensors:
-    """A term's rows after those at some places have heard what was said."""
-    first = next(iter(mine.values()))
-    placed = {name: value.to(first.device) for name, value in said.items()}
-    if len(place) == len(first):  # everybody
-        return mine | _rows_heard(term, placed, mine)
-    rows = {name: value[place.to(value.device)] for name, value in mine.items()}
-    new = _rows_heard(term, placed, rows)
-    return {n: v.index_copy(0, place.to(v.device), new[n]) if n in new else v for n, v in mine.items()}
+def _deliver(term: Term, message: Tensors, rows: Tensors, place: Tensor) -> Tensors:
+    """A term's rows after the clients at some places received a message; it may give one row for all of them."""
+    first = next(iter(rows.values()))
+    all_of_them = len(place) == len(first)  # then nothing is copied
+    chosen = rows if all_of_them else {name: value[place.to(value.device)] for name, value in rows.items()}
+    placed = {name: value.to(first.device) for name, value in message.items()}
+    new = term.on_notify(placed, chosen) if isinstance(term, Notifies) else {}
+    new = {name: new[name].to(value).expand_as(value) for name, value in chosen.items() if name in new}
+    if not all_of_them:
+        new = {name: rows[name].index_copy(0, place.to(value.device), value) for name, value in new.items()}
+    return rows | new
 
 
-def _rows_heard(term: Term, said: Tensors, rows: Tensors) -> Tensors:
-    """What a term makes of rows: a row for each of them, where it gives one for all."""
-    new = term.hear(said, rows)
-    return {name: new[name].to(value).expand_as(value) for name, value in rows.items() if name in new}
-
-
-_GROUPS = {"state": "states", "slot": "slots", "residual": "residuals", "mine": "mine", "seen": "seen"}  # in the store
+_GROUPS = {
+    "state": "states",
+    "slot": "slots",
+    "residual": "residuals",
+    "term": "term_states",
+    "seen": "seen",
+}  # in the store
 
 
 def state_from(rows: Tensors, clients: int, device: torch.device) -> ClientState:
@@ -202,7 +203,7 @@ def initial_rows(layout: Layout, flat_A: Tensor, states: Tensors, algorithm: Alg
         "state": {name: states[name] for name in layout.personal_states},
         "slot": slots,
         "residual": storable(algorithm.compression.residuals(layout.shared_slots), "algorithm.compression"),
-        "mine": storable({term.name: term.mine(shared_P) for term in algorithm.terms}, "algorithm.terms"),
+        "term": storable({term.name: term.client_state(shared_P) for term in algorithm.terms}, "algorithm.terms"),
     }
     rows = flatten(tree)[0]
     if layout.width > layout.shared:
@@ -236,10 +237,3 @@ def central_model(layout: Layout, shared_P: Tensor, states: Tensors) -> tuple[Te
     flat_A = torch.cat([shared_P, states[OWN + PARAMETERS]]) if layout.width > layout.shared else shared_P
     inside = {name: states[OWN + name] for name in layout.personal_states}
     return flat_A, inside | {name: states[name] for name in layout.shared_states}
-
-
-def sent_down(states: Tensors, algorithm: Algorithm) -> Tensors:
-    """What clients are sent of the server's states: personal averages only where newcomers begin with them."""
-    if algorithm.newcomers == "average":
-        return states
-    return {name: value for name, value in states.items() if not name.startswith(OWN)}

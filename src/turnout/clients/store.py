@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.machine.sealed import load_tensors, save_tensors
-from turnout.machine.transfer import to_device
+from turnout.machine.checksums import load_tensors, save_tensors
+from turnout.machine.memory import to_device
 from turnout.types import Tensors
 
 ENROLLED = "enrolled-"  # how files begin that say who real clients are: their rows are on their devices

@@ -1,14 +1,12 @@
 """`Arriving`: in every round new samples for every client, of its own labels, and a public set (paper 002).
 
-Each label's samples are divided: some are public, the rest are private to the clients that have the label. In every
-round each client gets a fresh draw from its private samples.
-
 Shape letters: C clients asked for, L labels, l labels of one client, R rows, S samples of the pool.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ import torch
 from torch import Tensor
 
 from turnout.data.federation import CentralSet, DataSpec, Device, digest
-from turnout.data.labels import Means, Public, Said, Vocabulary, as_mapping
-from turnout.errors import Mistake
+from turnout.data.labels import LabelName, Means, Public, Vocabulary, as_mapping
+from turnout.errors import UserError
 from turnout.rng import key, rng
 from turnout.types import Samples
 from turnout.world.members import Members
@@ -26,7 +24,12 @@ from turnout.world.members import Members
 
 @dataclass(frozen=True)
 class Dip:
-    """In one round a client has only a share of its usual samples."""
+    """One round in which a client has only a share of its usual samples.
+
+    client   its number
+    round    the round
+    share    of its usual samples
+    """
 
     client: int
     round: int
@@ -34,7 +37,7 @@ class Dip:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1 or self.round < 0 or self.client < 0:
-            raise Mistake(f"{self}: a share is above 0 and at most 1, a round and a client at least 0")
+            raise UserError(f"{self}: a share is above 0 and at most 1, a round and a client at least 0")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Arriving:
     mix        how unequal a client's labels are in a round: proportions ~ Dirichlet(mix); None: equal
     dips       clients that have fewer samples in one round
     mapping    clients' other names for labels: {"Dog": "dog"}, or a list of `Means`
+    names      the clients' names
 
     >>> from turnout.data import Digits
     >>> found = Arriving(Digits(), labels=(("3", "5"), ("5", "8")), per_label=4, public=20).load(seed=0)
@@ -56,7 +60,7 @@ class Arriving:
     """
 
     data: DataSpec
-    labels: tuple[tuple[Said, ...], ...]
+    labels: tuple[tuple[LabelName, ...], ...]
     per_label: int = 500
     public: int = 500
     mix: float | None = None
@@ -68,28 +72,28 @@ class Arriving:
         object.__setattr__(self, "labels", tuple(tuple(own) for own in self.labels))
         object.__setattr__(self, "mapping", as_mapping(self.mapping))
         if not self.labels:
-            raise Mistake("Arriving: say which labels each client has: labels = [['cat', 'dog'], ['dog', 'sheep']]")
+            raise UserError("Arriving: list the labels of each client: labels = [['cat', 'dog'], ['dog', 'sheep']]")
         if min(self.per_label, self.public) < 1:
-            raise Mistake(f"Arriving: per_label and public are at least 1, not {self.per_label} and {self.public}")
+            raise UserError(f"Arriving: per_label and public are at least 1, not {self.per_label} and {self.public}")
         if self.mix is not None and not self.mix > 0:
-            raise Mistake(f"Arriving: mix must be above 0, not {self.mix}; leave it out for equal parts")
+            raise UserError(f"Arriving: mix must be above 0, not {self.mix}; leave it out for equal parts")
         if self.names is not None and len(self.names) != len(self.labels):
-            raise Mistake(f"Arriving: {len(self.labels)} clients and {len(self.names)} names; give one name each")
+            raise UserError(f"Arriving: {len(self.labels)} clients and {len(self.names)} names; give one name each")
         for dip in self.dips:
             if dip.client >= len(self.labels):
-                raise Mistake(f"Arriving: there is no client {dip.client} to have a dip, only {len(self.labels)}")
+                raise UserError(f"Arriving: there is no client {dip.client} to have a dip, only {len(self.labels)}")
 
     def read(self, data_dir: Path | None = None) -> Any:
-        """The samples of the set inside; also used to check that its files are there."""
+        """The samples of the data set inside; also used to check that its files exist."""
         if not hasattr(self.data, "read"):
             kind = type(self.data).__name__
-            raise Mistake(f"Arriving deals the samples of a labelled set (Digits, ImageFolder, ...), not of {kind}")
+            raise UserError(f"Arriving divides a labelled set that is read (Digits, ImageFolder, ...), not {kind}")
         return self.data.read(data_dir)
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Arrivals:
         pool = self.read(data_dir)
         if not pool.labels:
-            raise Mistake("Arriving needs data with labels: these targets are numbers to be predicted")
+            raise UserError("Arriving needs data with labels: these targets are numbers to be predicted")
         known = Vocabulary(pool.labels, as_mapping(self.mapping), self.names)
         sets = [known.label_set(own, client) for client, own in enumerate(self.labels)]
         used_L = torch.cat(sets).unique()
@@ -98,51 +102,58 @@ class Arriving:
             x, y = torch.cat([x, pool.test[0]]), torch.cat([y, pool.test[1]])
         own = tuple(torch.searchsorted(used_L, set_l) for set_l in sets)
         names = tuple(pool.labels[i] for i in used_L.tolist())
-        open_R, private = self._divided([(y == i).nonzero().squeeze(1) for i in used_L.tolist()], own, names, seed)
-        number_S = torch.searchsorted(used_L, y).clamp(max=len(used_L) - 1)
-        return Arrivals(self, seed, x, number_S, names, own, private, Public(x[open_R], number_S[open_R], _Fixed(own)))
-
-    def _divided(
-        self, rows: list[Tensor], own: tuple[Tensor, ...], names: tuple[str, ...], seed: int
-    ) -> tuple[Tensor, dict[tuple[int, int], Tensor]]:
-        """The public rows, and each client's private rows of each of its labels."""
         open_: list[Tensor] = []
         private: dict[tuple[int, int], Tensor] = {}
-        for label, row_S in enumerate(rows):
+        for label, name in enumerate(names):
+            row_S = (y == used_L[label]).nonzero().squeeze(1)
             holders = [c for c, set_l in enumerate(own) if label in set_l.tolist()]
             if len(row_S) < self.public + len(holders):
-                raise Mistake(
-                    f"Arriving: there are {len(row_S)} samples of {names[label]!r}, too few for {self.public} public "
-                    f"ones and some for each of its {len(holders)} clients: lower world.data.public"
+                raise UserError(
+                    f"Arriving: there are {len(row_S)} samples of {name!r}, too few for {self.public} public ones and "
+                    f"some for each of its {len(holders)} clients: lower world.data.public"
                 )
-            mixed_S = row_S[torch.randperm(len(row_S), generator=rng(seed, "arriving", names[label]))]
+            mixed_S = row_S[torch.randperm(len(row_S), generator=rng(seed, "arriving", name))]
             open_.append(mixed_S[: self.public])
             parts = mixed_S[self.public :].tensor_split(len(holders))
             private |= {(client, label): part for client, part in zip(holders, parts, strict=True)}
-        return torch.cat(open_), private
+        open_R = torch.cat(open_)
+        number_S = torch.searchsorted(used_L, y).clamp(max=len(used_L) - 1)
+        return Arrivals(
+            self,
+            seed,
+            x,
+            number_S,
+            names,
+            own,
+            private,
+            Public(x[open_R], number_S[open_R], partial(_same_in_all_rounds, own)),
+        )
 
 
-@dataclass(frozen=True)
-class _Fixed:
-    """The same label set in every round. (An object, so that it can be sent to other processes.)"""
-
-    sets: tuple[Tensor, ...]
-
-    def __call__(self, client: int, t: int) -> Tensor:
-        return self.sets[client]
+def _same_in_all_rounds(sets: tuple[Tensor, ...], client: int, t: int) -> Tensor:
+    return sets[client]
 
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """The federation of `Arriving`: one pool, and a draw of rows for each client and round."""
+    """The federation of `Arriving`: one pool, and a draw of rows for each client and round.
+
+    spec      the settings
+    seed      of the draws
+    x, y      the samples of the pool and their labels
+    labels    the names of the labels that a client has
+    own       each client's labels
+    private   (client, label) -> rows that only this client draws from
+    public    the public samples
+    """
 
     spec: Arriving
     seed: int
     x: Tensor
     y: Tensor
     labels: tuple[str, ...]
-    own: tuple[Tensor, ...]  # each client's labels
-    private: dict[tuple[int, int], Tensor]  # (client, label) -> rows
+    own: tuple[Tensor, ...]
+    private: dict[tuple[int, int], Tensor]
     public: Public
 
     @property
@@ -170,31 +181,24 @@ class Arrivals:
         return Samples(self.x, self.y, row_R, torch.tensor([len(own_R) for own_R in rows]))
 
     def _rows(self, client: int, t: int) -> Tensor:
-        counts = self._counts(client, t)
-        drawn = [self._draw(client, label, t, n) for label, n in zip(self.own[client].tolist(), counts, strict=True)]
-        return torch.cat(drawn)
-
-    def _counts(self, client: int, t: int) -> list[int]:
-        """How many samples of each of its labels a client has in a round."""
-        labels = len(self.own[client])
-        total = self.spec.per_label * labels
-        dip = next((d.share for d in self.spec.dips if (d.client, d.round) == (client, t)), 1.0)
-        part_l = np.full(labels, 1 / labels)
+        """A client's rows in a round: of each label random rows, without repeats as long as there are enough."""
+        label_l = self.own[client].tolist()
+        part_l = np.full(len(label_l), 1 / len(label_l))
         if self.spec.mix is not None:
             draws = np.random.default_rng(key(self.seed, "mix", client, t) & (2**63 - 1))
-            part_l = draws.dirichlet(np.full(labels, self.spec.mix))
-        ends = np.round(np.cumsum(part_l) * total).astype(int)
-        count_l = np.diff(ends, prepend=0)
-        return [max(1, round(dip * int(n))) for n in count_l]
-
-    def _draw(self, client: int, label: int, t: int, count: int) -> Tensor:
-        """Random rows of a label without repeats; if there are too few, all of them several times."""
-        rows, g = self.private[client, label], rng(self.seed, "arriving", client, label, t)
-        often = -(-count // len(rows))
-        return torch.cat([rows[torch.randperm(len(rows), generator=g)] for _ in range(often)])[:count]
+            part_l = draws.dirichlet(np.full(len(label_l), self.spec.mix))
+        count_l = np.diff(np.round(np.cumsum(part_l) * self.spec.per_label * len(label_l)).astype(int), prepend=0)
+        dip = next((d.share for d in self.spec.dips if (d.client, d.round) == (client, t)), 1.0)
+        drawn = []
+        for label, usual in zip(label_l, count_l.tolist(), strict=True):
+            count, rows = max(1, round(dip * usual)), self.private[client, label]
+            g = rng(self.seed, "arriving", client, label, t)
+            often = -(-count // len(rows))
+            drawn.append(torch.cat([rows[torch.randperm(len(rows), generator=g)] for _ in range(often)])[:count])
+        return torch.cat(drawn)
 
     def test(self, client_C: Tensor, t: int) -> Samples:
-        """No test samples: the public set is used for testing."""
+        """None: the public set is used for testing."""
         none = torch.empty(0, dtype=torch.int64)
         return Samples(self.x, self.y, none, torch.zeros(len(client_C), dtype=torch.int64))
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from turnout.data.files import PublicFile, PublicSet, find_data_dir, obtain
 from turnout.data.images import Images
 from turnout.data.partitioned import Pool
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 SITE = "https://www.cs.toronto.edu/~kriz/"
 CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -26,7 +26,15 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class BinaryFiles:
-    """The files of one of the two sets. A record is `heads` label bytes, then 3,072 pixels, channels first."""
+    """The files of one of the two sets. A record is its label bytes, then 3,072 pixels, channels first.
+
+    title     of the set
+    folder    of its unpacked files
+    archive   the published file
+    train     the names of the training files
+    test      the names of the test files
+    heads     how many label bytes a record has
+    """
 
     title: str
     folder: str
@@ -48,7 +56,7 @@ class BinaryFiles:
             blobs = _members(obtain(wanted, data_dir, mirror)[0], [f"{self.folder}/{name}" for name in names])
         for name, blob in zip(names, blobs, strict=True):
             if not blob or len(blob) % size:
-                raise Mistake(f"{name} of {self.title} is not whole ({len(blob)} bytes, records of {size})")
+                raise UserError(f"{name} of {self.title} is not whole ({len(blob)} bytes, records of {size})")
         return np.frombuffer(b"".join(blobs), np.uint8).reshape(-1, size)
 
 
@@ -72,7 +80,10 @@ CIFAR100_FILES = BinaryFiles(
 
 @dataclass(frozen=True, kw_only=True)
 class CIFAR10(Images):
-    """50,000 + 10,000 colour pictures of 10 classes, 32 x 32; the official test set is the central one."""
+    """50,000 + 10,000 colour pictures of 10 classes, 32 x 32; the official test set is the central one.
+
+    mirror   another address that serves the files under their usual names
+    """
 
     mirror: str | None = None
 
@@ -82,7 +93,11 @@ class CIFAR10(Images):
 
 @dataclass(frozen=True, kw_only=True)
 class CIFAR100(Images):
-    """50,000 + 10,000 colour pictures of 100 classes, or of 20 with `coarse` labels."""
+    """50,000 + 10,000 colour pictures of 100 classes, 32 x 32; the official test set is the central one.
+
+    coarse   20 classes instead
+    mirror   another address that serves the files under their usual names
+    """
 
     coarse: bool = False
     mirror: str | None = None
@@ -99,7 +114,7 @@ def _pool(
         record_S = source.read(files, data_dir, mirror)
         label_S = record_S[:, head].astype(np.int64)
         if label_S.max() >= len(names):
-            raise Mistake(f"{source.title} has a label {label_S.max()}: there are {len(names)} classes")
+            raise UserError(f"{source.title} has a label {label_S.max()}: there are {len(names)} classes")
         return spec.pixels(record_S[:, source.heads :].reshape(-1, 3, 32, 32)), torch.from_numpy(label_S)
 
     x, y = pictures(source.train)
@@ -116,9 +131,9 @@ def _members(archive: Path, names: Sequence[str]) -> list[bytes]:
                 if member.name in wanted and (file := pack.extractfile(member)):
                     found[member.name] = file.read()
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise Mistake(f"{archive} cannot be read ({error}): delete it and download it again") from error
+        raise UserError(f"{archive} cannot be read ({error}): delete it and download it again") from error
     if missing := wanted - set(found):
-        raise Mistake(f"{archive} does not hold {', '.join(sorted(missing))}: delete it and download it again")
+        raise UserError(f"{archive} does not hold {', '.join(sorted(missing))}: delete it and download it again")
     return [found[name] for name in names]
 
 

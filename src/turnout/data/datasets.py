@@ -5,35 +5,35 @@ Shape letters: S samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
-from turnout.data.check import as_samples, check_samples, classes_of
-from turnout.data.csv_files import number_values
-from turnout.data.partition import Partition
-from turnout.data.partitioned import Partitioned, Pool
-from turnout.errors import Mistake, nearest
+from turnout.data.own import as_samples, checked_pool
+from turnout.data.partitioned import MayHaveOwners, Pool
+from turnout.data.text_table import number_values
+from turnout.errors import UserError, nearest
 
-Part = int | str  # where in a sample something is: its place in a tuple, or its name in a dictionary
+Part = int | str  # a part of a sample: its place in a tuple, or its name in a dictionary
 Owner = Callable[[int], Any] | Part | Sequence[Any] | Tensor | np.ndarray | None
 
 
 @dataclass(frozen=True, eq=False)
-class FromDataset(Partitioned):
+class FromDataset(MayHaveOwners):
     """A torch `Dataset` (or a list) of samples, or a function that makes one; each sample is read once and kept.
 
-    owner   a function of a sample's number, a list with one owner per sample, or which part of a sample it is
-    x, y    which part of a sample is the input and which the target: places in a tuple, or names in a dictionary
-    test    a data set of the same kind as a central test set
-    labels  the names of the classes; None for the data set's own `classes`, where it has them
+    dataset     the samples, or the function
+    owner       a function of a sample's number, a list with one owner per sample, or which part of a sample it is
+    x, y        which part of a sample is the input and which the target: places in a tuple, or names in a dictionary
+    test        a data set of the same kind as a central test set
+    labels      the names of the classes; None for the data set's own `classes`, if it has them
 
     Pictures (of Pillow; arrays of bytes, channels last; tensors of bytes, channels first) become numbers from 0 to 1,
     [channels, height, width]; all must be of one size. A target is a whole number or a text, which is a class, or a
@@ -50,85 +50,72 @@ class FromDataset(Partitioned):
     y: Part = 1
     test: Dataset[Any] | Callable[[], Dataset[Any]] | Sequence[Any] | None = None
     labels: tuple[str, ...] | None = None
-    clients: int | None = field(default=None, kw_only=True)
-    partition: Partition | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("dataset", "test"):  # a list is many values, an object is one: in a run's file it is a hash
             if isinstance(given := getattr(self, name), list | tuple):
-                object.__setattr__(self, name, _Listed(given))
+                object.__setattr__(self, name, Subset(cast(Dataset[Any], given), range(len(given))))
 
     def read(self, data_dir: Path | None = None) -> Pool:
         return self._pool
 
     @cached_property
     def _pool(self) -> Pool:
-        """All samples in tensors; kept, since a data set may draw something else the next time."""
-        made, test = _made(self.dataset), None if self.test is None else _made(self.test)
-        samples = list(_samples(made))
+        """All samples in tensors; kept, since a data set may draw other samples the next time."""
+        made, samples = _read(self.dataset)
         if not samples:
-            raise Mistake("FromDataset: the data set has no samples; every client needs at least one")
+            raise UserError("FromDataset: the data set has no samples; every client needs at least one")
         inputs, targets = self._parts(samples)
-        labels = self.labels or _own_labels(made, targets)
+        labels, own = self.labels, getattr(made, "classes", None)
+        if not labels and isinstance(targets[0], str):
+            labels = number_values([str(target) for target in targets])[1]
+        elif not labels and own and isinstance(own, Iterable) and not isinstance(own, str):
+            labels = tuple(map(str, own))
         x, y = _tensors(inputs, targets, labels, "sample")
-        names = labels or (() if y.is_floating_point() else tuple(str(i) for i in range(classes_of(y, None, None))))
-        classes = classes_of(y, None, names)
-        check_samples(x, y, classes, lambda row: f"FromDataset, sample {row}")
-        central = None
-        if test is not None:
-            central = _tensors(*self._parts(list(_samples(test))), labels, "test sample")
-            check_samples(*central, classes, lambda row: f"FromDataset, test sample {row}", x.shape[1:])
-        return Pool(x, y, classes, names, central, *self._owners(samples))
+        test = None
+        if self.test is not None:
+            test = _tensors(*self._parts(_read(self.test)[1]), labels, "test sample")
+        return checked_pool("FromDataset", "sample", x, y, self._owners(samples), test, None, labels)
 
     def _parts(self, samples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         inputs, targets = ([_part(s, where, i) for i, s in enumerate(samples)] for where in (self.x, self.y))
         return inputs, targets
 
-    def _owners(self, samples: Sequence[Any]) -> tuple[Tensor | None, tuple[str, ...]]:
+    def _owners(self, samples: Sequence[Any]) -> list[Any] | None:
         if self.owner is None:
-            return None, ()
+            return None
         if callable(self.owner):
-            listed = [_asked(self.owner, i) for i in range(len(samples))]
+            listed = []
+            for i in range(len(samples)):
+                try:
+                    listed.append(self.owner(i))
+                except Exception as error:
+                    raise UserError(
+                        f"FromDataset: the function that gives the owner of sample {i} fails "
+                        f"({type(error).__name__}: {error}): it is called with the number of a sample, from 0 on"
+                    ) from error
         elif isinstance(self.owner, Part):
             listed = [_part(sample, self.owner, i) for i, sample in enumerate(samples)]
         else:
             listed = list(self.owner)
-        if len(listed) != len(samples):
-            raise Mistake(f"FromDataset: {len(samples)} samples and {len(listed)} owners; give one owner per sample")
         plain = [owner.item() if isinstance(owner, Tensor | np.generic) else owner for owner in listed]
         if None in plain:
-            raise Mistake(f"FromDataset: the owner of sample {plain.index(None)} is None: every sample needs one")
-        return number_values([str(owner) for owner in plain])
+            raise UserError(f"FromDataset: the owner of sample {plain.index(None)} is None: every sample needs one")
+        return plain
 
 
-class _Listed(Dataset[Any]):
-    """A list of samples as a data set."""
-
-    def __init__(self, samples: Sequence[Any]) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, i: int) -> Any:
-        return self.samples[i]
-
-
-def _made(given: Any) -> Any:
+def _read(given: Any) -> tuple[Any, list[Any]]:
+    """The data set, and each of its samples; one without a length is read to its end."""
     makes = isinstance(given, type) or (callable(given) and not hasattr(given, "__getitem__"))
     made = given() if makes else given
     if isinstance(made, str) or not (hasattr(made, "__getitem__") or hasattr(made, "__iter__")):
-        raise Mistake(f"FromDataset: {made!r} is no dataset: give a torch Dataset, a list of samples, or a function "
-                      "that makes one")  # fmt: skip
-    return made
-
-
-def _samples(dataset: Any) -> Iterator[Any]:
-    """Each sample once; a data set that does not say how many it has is read to its end."""
-    if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
-        return (dataset[i] for i in range(len(dataset)))
-    return iter(dataset)
+        raise UserError(
+            f"FromDataset: {made!r} is not a data set: give a torch Dataset, a list of samples, or a function that "
+            "makes one"
+        )
+    by_number = hasattr(made, "__len__") and hasattr(made, "__getitem__")
+    return made, [made[i] for i in range(len(made))] if by_number else list(made)
 
 
 def _part(sample: Any, where: Part, i: int) -> Any:
@@ -136,33 +123,15 @@ def _part(sample: Any, where: Part, i: int) -> Any:
     if isinstance(sample, Mapping):
         if where not in sample:
             names = [str(name) for name in sample]
-            raise Mistake(f"FromDataset: sample {i} has no part {where!r}: {nearest(str(where), names)}; say which "
-                          "part is which with x=, y= and owner=")  # fmt: skip
+            hint = nearest(str(where), names)
+            raise UserError(f"FromDataset: sample {i} has no part {where!r}: {hint}; set x=, y= and owner=")
         return sample[where]
     if not isinstance(sample, tuple | list):
-        raise Mistake(f"FromDataset: sample {i} is a {type(sample).__name__}: it must be a pair (input, target), or a "
-                      "dictionary")  # fmt: skip
+        kind = type(sample).__name__
+        raise UserError(f"FromDataset: sample {i} is a {kind}: it must be a pair (input, target), or a dictionary")
     if not isinstance(where, int) or where >= len(sample):
-        raise Mistake(f"FromDataset: sample {i} has no part {where!r}: it has {len(sample)}, counted from 0")
+        raise UserError(f"FromDataset: sample {i} has no part {where!r}: it has {len(sample)}, counted from 0")
     return sample[where]
-
-
-def _asked(owner: Callable[[int], Any], i: int) -> Any:
-    try:
-        return owner(i)
-    except Exception as error:
-        raise Mistake(
-            f"FromDataset: the function that gives the owner of sample {i} fails ({type(error).__name__}: {error}): it "
-            "is given the number of a sample, from 0 on"
-        ) from error
-
-
-def _own_labels(dataset: Any, targets: Sequence[Any]) -> tuple[str, ...] | None:
-    """The names of the classes: the texts that are targets, or what the data set itself calls them."""
-    if isinstance(targets[0], str):
-        return number_values([str(target) for target in targets])[1]
-    own = getattr(dataset, "classes", None)
-    return tuple(map(str, own)) if isinstance(own, Iterable) and not isinstance(own, str) and own else None
 
 
 def _tensors(
@@ -171,7 +140,7 @@ def _tensors(
     values = [_numbers(value, f"{what} {i}") for i, value in enumerate(inputs)]
     for i, value in enumerate(values):
         if value.shape != values[0].shape:
-            raise Mistake(
+            raise UserError(
                 f"FromDataset: {what} {i} has shape {tuple(value.shape)}, and {what} 0 {tuple(values[0].shape)}: all "
                 "must be alike; resize or cut them in the data set"
             )
@@ -180,7 +149,7 @@ def _tensors(
     for i, value in enumerate(kinds):
         if value.is_floating_point() != kinds[0].is_floating_point() or value.shape != kinds[0].shape:
             both = f"its target is {targets[i]!r}, and that of {what} 0 {targets[0]!r}"
-            raise Mistake(f"FromDataset, {what} {i}: {both}: give all in the same way")
+            raise UserError(f"FromDataset, {what} {i}: {both}: give all in the same way")
     return as_samples(torch.stack(values), torch.stack(kinds), "FromDataset") if values else (torch.empty(0),) * 2
 
 
@@ -191,19 +160,22 @@ def _target(target: Any, number: Mapping[str, int], place: str) -> Tensor:
         return torch.as_tensor(target)
     except (TypeError, ValueError, RuntimeError) as error:
         known = f", and known are {', '.join(number)}" if number and isinstance(target, str) else ""
-        raise Mistake(f"FromDataset, {place}: its target is {target!r}{known}: give a whole number or a text for a "
-                      "class, or a number to predict") from error  # fmt: skip
+        raise UserError(
+            f"FromDataset, {place}: its target is {target!r}{known}: give a whole number or a text for a class, or a "
+            "number to predict"
+        ) from error
 
 
 def _numbers(value: Any, place: str) -> Tensor:
-    """An input as numbers: a picture from 0 to 1 with its channels first, anything else as it is."""
+    """An input as numbers: a picture from 0 to 1 with its channels first, any other input as it is."""
     if hasattr(value, "getbands"):  # a picture of Pillow
         value = np.array(value if value.mode in ("L", "RGB", "I", "F") else value.convert("RGB"))
     try:
         found = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise Mistake(f"FromDataset, {place}: {value!r} is neither a picture nor numbers: turn it into a tensor in the "
-                      "data set") from error  # fmt: skip
+        raise UserError(
+            f"FromDataset, {place}: {value!r} is neither a picture nor numbers: turn it into a tensor in the data set"
+        ) from error
     if found.dtype != torch.uint8 or found.ndim not in (2, 3):
         return found
     if found.ndim == 2:

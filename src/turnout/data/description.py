@@ -1,7 +1,4 @@
-"""What there is to know of a run's data once the data is gone: enough to build its model, and to read a table like it.
-
-A run keeps it in its folder (`data.json`), so that the trained model can be used anywhere. Loaded like a data set it
-is a federation of zeros.
+"""The description of a run's data (`data.json`), by which its model is built and tables are read without the data.
 
 Shape letters: C clients asked for.
 """
@@ -9,21 +6,23 @@ Shape letters: C clients asked for.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from turnout.data.columns import Encoding
-from turnout.data.federation import CentralSet, Device
+from turnout.data.federation import Federation
+from turnout.data.generated import ClientData, Generated
 from turnout.data.labels import Public
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.machine.checksums import UNREADABLE, Damaged, json_text, table_of
 from turnout.machine.files import write_whole
-from turnout.machine.sealed import UNREADABLE, Damaged, json_text, table_of
-from turnout.task import Standardised
-from turnout.types import Samples
+from turnout.tasks import Standardised
 from turnout.world.client_names import ClientNames
-from turnout.world.members import Members
+from turnout.world.enrolment import Enrolment
 
 FILE = "data.json"
 THEN = "run again with --resume, which writes it anew"
@@ -33,15 +32,18 @@ THEN = "run again with --resume, which writes it anew"
 class Description:
     """The shape of a federation without its samples.
 
-    input_type   of a sample's numbers: "float32", or "int64" for texts
-    target_shape of one target: () for a label or a number
-    target_type  "int64" for labels, "float32" for numbers to be predicted
-    labels       what each output stands for; none for numbers to be predicted
-    names        of the clients, where the data has owners
-    mark         the fingerprint of data, model and settings that the run's checkpoints carry
-    standardised how targets were, where they were: the trained model gives them in their own unit
-    encoding     how the columns of a table became samples, where the data was one
-    words        a hash of the list by which words became numbers, where the data was sentences
+    clients       how many
+    input_shape   of one sample
+    input_type    of a sample's numbers: "float32", or "int64" for texts
+    target_shape  of one target: () for a label or a number
+    target_type   "int64" for labels, "float32" for numbers to be predicted
+    classes       the number of outputs a model needs
+    labels        the names of the classes; none for numbers to be predicted
+    names         of the clients, if the data has owners
+    mark          the fingerprint of data, model and settings in the run's checkpoints
+    standardised  how targets were standardised, if they were: the trained model predicts in their own unit
+    encoding      how the columns of a table became samples
+    words         a hash of the list that numbers words
     """
 
     clients: int
@@ -57,24 +59,30 @@ class Description:
     encoding: Encoding | None = None
     words: str = ""
 
-    def load(self, seed: int = 0, data_dir: Path | None = None) -> Zeros:
-        """A federation like it, with one sample of zeros each."""
-        return Zeros(self)
+    def load(self, seed: int = 0, data_dir: Path | None = None, samples: int = 1) -> Generated:
+        """A federation like it, in which each client has some samples of zeros."""
+        x, y = self.sample(samples), torch.zeros(samples, *self.target_shape, dtype=getattr(torch, self.target_type))
+        public = Public(
+            self.sample(), torch.zeros(1, dtype=torch.int64), partial(_same_for_all, torch.arange(min(2, self.classes)))
+        )
+        return Generated(
+            make=partial(_same_for_all, ClientData(x, y, x, y)), count=partial(torch.full_like, fill_value=samples),
+            clients=self.clients, input_shape=self.input_shape, classes=self.classes, labels=self.labels,
+            names=self.names, central_clients=0, public=public, standardised=self.standardised, mark=self.mark,
+        )  # fmt: skip
 
     def sample(self, count: int = 1) -> Tensor:
-        """Samples of zeros."""
         return torch.zeros(count, *self.input_shape, dtype=getattr(torch, self.input_type))
 
-    def client(self, said: int | str) -> int:
-        """A client by number or by name."""
+    def client(self, wanted: int | str) -> int:
         known = ClientNames(self.names, self.clients)
-        number = known.number(said)
-        if number is None and isinstance(said, str) and said.isdecimal():
-            number = known.number(int(said))  # the data has names, but this is none of them
+        number = known.number(wanted)
+        if number is None and isinstance(wanted, str) and wanted.isdecimal():
+            number = known.number(int(wanted))  # the data has names, but this is a number
         if number is None:
-            hint = f" ({known.hint(said)})" if isinstance(said, str) and known.hint(said) else ""
-            shown = said if isinstance(said, int) or said.isdecimal() else repr(said)
-            raise Mistake(f"there is no client {shown}: they are 0 to {self.clients - 1}{hint}")
+            hint = f" ({known.hint(wanted)})" if isinstance(wanted, str) and known.hint(wanted) else ""
+            shown = wanted if isinstance(wanted, int) or wanted.isdecimal() else repr(wanted)
+            raise UserError(f"there is no client {shown}: they are 0 to {self.clients - 1}{hint}")
         return number
 
     def write(self, folder: Path) -> None:
@@ -85,7 +93,7 @@ class Description:
 
 
 def read_description(folder: Path) -> Description | None:
-    """What a run folder keeps of its data; None for a folder of an older version."""
+    """The description in a run folder; None for a folder of an older version."""
     path = folder / FILE
     return read_text(path.read_bytes(), str(path)) if path.is_file() else None
 
@@ -106,65 +114,47 @@ def read_text(text: str | bytes, where: str) -> Description:
         raise Damaged(where, repr(error), THEN) from error
 
 
-@dataclass(frozen=True, eq=False)
-class Zeros:
-    """A federation with one sample of zeros for each client: for building what depends on shapes only."""
+def enrolment_of(federation: Federation) -> Enrolment:
+    """The enrolment of simulated clients."""
+    ids = torch.arange(min(federation.clients, 64))
+    with_data = ids[federation.examples(ids).cpu() > 0]
+    if len(with_data) == 0:
+        raise UserError("the first clients hold no training samples: check world.data and its sizes")
+    return Enrolment(
+        clients=federation.clients,
+        names=federation.names,
+        input_shape=federation.input_shape,
+        classes=federation.classes,
+        labels=tuple(map(str, federation.labels)),
+        sample=federation.train(with_data[:1], 0).of(0, most=8),
+        groups=federation.groups(),
+        fingerprint=federation.fingerprint(),
+        standardised=getattr(federation, "standardised", None),  # tables have it
+        encoding=getattr(federation, "encoding", None),
+        words=getattr(federation, "words", ""),  # sentences have it
+        note=getattr(federation, "note", ""),
+        examples=lambda client_C: federation.examples(client_C).cpu(),
+    )
 
-    like: Description
 
-    @property
-    def clients(self) -> int:
-        return self.like.clients
+def described(enrolment: Enrolment, mark: str) -> Description:
+    """The description that a run keeps of its data, and that a device sends of its own."""
+    input_type, target_type = ("float32" if v.is_floating_point() else "int64" for v in enrolment.sample)
+    return Description(
+        clients=enrolment.clients,
+        input_shape=tuple(enrolment.input_shape),
+        input_type=input_type,
+        target_shape=tuple(enrolment.sample[1].shape[1:]),
+        target_type=target_type,
+        classes=enrolment.classes,
+        labels=enrolment.labels,
+        names=enrolment.names,
+        mark=mark,
+        standardised=enrolment.standardised,
+        encoding=enrolment.encoding,
+        words=enrolment.words,
+    )
 
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.like.input_shape
 
-    @property
-    def classes(self) -> int:
-        return self.like.classes
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self.like.labels
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        return self.like.names
-
-    @property
-    def standardised(self) -> Standardised | None:
-        return self.like.standardised
-
-    @property
-    def public(self) -> Public:
-        y_R = torch.zeros(1, dtype=torch.int64)
-        return Public(self.like.sample(), y_R, lambda client, t: torch.arange(min(2, self.classes)))
-
-    def examples(self, client_C: Tensor) -> Tensor:
-        return torch.ones_like(client_C)
-
-    def train(self, client_C: Tensor, t: int) -> Samples:
-        y = torch.zeros(1, dtype=torch.int64)
-        return Samples(self.like.sample(), y, torch.zeros_like(client_C), torch.ones_like(client_C))
-
-    def test(self, client_C: Tensor, t: int) -> Samples:
-        return self.train(client_C, t)
-
-    def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
-        return None
-
-    def central_set(self, members: Members | None = None) -> CentralSet | None:
-        return None
-
-    def to(self, device: Device) -> Zeros:
-        return self
-
-    def groups(self) -> Tensor | None:
-        return None
-
-    def noisy(self) -> Tensor | None:
-        return None
-
-    def fingerprint(self) -> str:
-        return self.like.mark
+def _same_for_all(value: Any, client: int, t: int) -> Any:
+    return value

@@ -19,6 +19,8 @@ TEST_SAMPLES = 359  # a fifth
 class Digits(Partitioned):
     """The embedded digits, pixels in [0, 1]; a fixed fifth, the same for every seed, is the central test set.
 
+    clients   how many
+
     >>> data = Digits(clients=10).load(seed=0)
     >>> data.clients, data.input_shape, len(data.central_test()[0])
     (10, (1, 8, 8), 359)

@@ -1,4 +1,4 @@
-"""Who holds which data: what every `Federation` and every data set offers.
+"""Who holds which data: the promises of a `Federation` and of a data set.
 
 Shape letters: N clients of the population, C clients of a cohort.
 """
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from turnout.data.labels import Public
-from turnout.errors import Mistake
-from turnout.machine.sealed import content
+from turnout.errors import UserError
+from turnout.machine.checksums import content
 from turnout.types import Samples
 from turnout.world.members import Members
 
@@ -25,8 +25,11 @@ Device = torch.device | str
 
 @dataclass(frozen=True)
 class CentralSet:
-    """Which samples global metrics are measured on, without the samples: how many, and a key that differs where they
-    do. Data that is made on demand counts clients instead of samples.
+    """The test set of global metrics without its samples.
+
+    count   how many samples; for data that is made on demand, how many clients
+    unit    the word for what is counted: "samples" or "clients' samples"
+    key     differs where the samples do
     """
 
     count: int
@@ -35,7 +38,7 @@ class CentralSet:
 
     @staticmethod
     def change(before: CentralSet | None, after: CentralSet | None) -> str | None:
-        """What has become of it; None where it is the same.
+        """The change in words; None where there is none.
 
         >>> CentralSet.change(CentralSet(900, "samples", "a"), CentralSet(1000, "samples", "b"))
         '900 -> 1,000 samples'
@@ -48,12 +51,18 @@ class CentralSet:
 
 
 class Federation(Protocol):
-    """Who holds which data; clients are 0 .. clients - 1.
+    """Who holds which data.
 
-    `input_shape` is the shape of one sample, `classes` the number of outputs a model needs, `labels` their names (none
-    for regression), `names` the clients' names if the data has owners. A federation may also have `standardised`
-    (turnout.task: how its targets were, so that metrics go back to their own unit) and `note` (a sentence about how
-    files became samples, shown when a run begins).
+    clients       how many; they are 0 .. clients - 1
+    input_shape   the shape of one sample
+    classes       the number of outputs a model needs
+    labels        the names of the classes; none for regression
+    names         the clients' names, if the data has owners
+    public        samples that every client may see, and each client's own labels, for the exchange of scores
+
+    A federation may also have `standardised` (how its targets were standardised), `encoding` (of a table's columns),
+    `words` (a hash of the list that numbers words) and `note` (a sentence about how files became samples, shown when a
+    run begins).
     """
 
     @property
@@ -67,9 +76,7 @@ class Federation(Protocol):
     @property
     def names(self) -> tuple[str, ...] | None: ...
     @property
-    def public(self) -> Public | None:
-        """Samples that every client may see, and each client's own labels, for the exchange of scores."""
-        ...
+    def public(self) -> Public | None: ...
 
     def examples(self, client_C: Tensor) -> Tensor:
         """How many training samples each of these clients has (int64); must not touch other clients."""
@@ -88,12 +95,12 @@ class Federation(Protocol):
 
         It is the members' own test samples together. If the data has an official test set, it is those of its samples
         whose label a member holds (all of them if targets are not labels): a label that no client holds is never
-        tested, also where everybody is a member.
+        tested, even if all clients are members.
         """
         ...
 
     def central_set(self, members: Members | None = None) -> CentralSet | None:
-        """What `central_test` gives, without its samples, to see whether it has changed."""
+        """The set of `central_test` without its samples, to see whether it has changed."""
         ...
 
     def to(self, device: Device) -> Federation:
@@ -114,7 +121,7 @@ class Federation(Protocol):
 
 
 class DataSpec(Protocol):
-    """A data set as in an experiment's settings: a frozen object that loads a federation."""
+    """A data set in an experiment's settings: a frozen object that loads a federation."""
 
     def load(self, seed: int, data_dir: Path | None) -> Federation: ...
 
@@ -135,4 +142,4 @@ def check_clients(client_C: Tensor, clients: int) -> None:
     """Refuse client numbers outside the population."""
     outside = client_C[(client_C < 0) | (client_C >= clients)]
     if len(outside):
-        raise Mistake(f"there is no client {int(outside[0])}: the data has clients 0 to {clients - 1}")
+        raise UserError(f"there is no client {int(outside[0])}: the data has clients 0 to {clients - 1}")

@@ -10,13 +10,11 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from turnout.errors import Mistake
-from turnout.machine.cache import cache_dir
-from turnout.machine.files import replacing
+from turnout.errors import UserError
+from turnout.machine.files import cache_dir, replacing
 from turnout.machine.terminal import Terminal
 
 TIMEOUT = 30.0  # seconds without a byte
@@ -25,7 +23,12 @@ CHUNK = 2**18
 
 @dataclass(frozen=True)
 class PublicFile:
-    """A file with a public address and a published checksum (md5, or sha256 by its length)."""
+    """A file with a public address.
+
+    name       of the file
+    address    of its download
+    checksum   as published: md5, or sha256, distinguished by the length
+    """
 
     name: str
     address: str
@@ -34,7 +37,12 @@ class PublicFile:
 
 @dataclass(frozen=True)
 class PublicSet:
-    """A data set's files, and the folders below the data folder where they may be; downloads go to the first."""
+    """A data set's files.
+
+    title     of the data set
+    folders   below the data folder where the files may be; downloads go to the first
+    files     the published files
+    """
 
     title: str
     folders: tuple[str, ...]
@@ -63,7 +71,7 @@ def find_path(path: Path | str, data_dir: Path | None) -> Path:
     for candidate in tried:
         if candidate.exists():
             return candidate
-    raise Mistake(f"there is no {tried[0]} and no {tried[1]}: check the path, or set --data-dir")
+    raise UserError(f"there is no {tried[0]} and no {tried[1]}: check the path, or set --data-dir")
 
 
 def locate(name: str, folders: Sequence[Path]) -> Path | None:
@@ -85,8 +93,8 @@ def obtain(wanted: PublicSet, data_dir: Path | None, mirror: str | None = None) 
         path = locate(file.name, folders)
         try:
             found.append(path or fetch(file, folders[0], mirror))
-        except (OSError, http.client.HTTPException, Mistake) as error:
-            raise Mistake(
+        except (OSError, http.client.HTTPException, UserError) as error:
+            raise UserError(
                 f"{wanted.title} is not in {root} (looked in {', '.join(wanted.folders)}) and could not be "
                 f"downloaded: {error}. Put {wanted.names()} into {folders[0]}, or point --data-dir or "
                 "TURNOUT_DATA to a folder that has them"
@@ -99,22 +107,20 @@ def fetch(file: PublicFile, folder: Path, mirror: str | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     address = f"{mirror.rstrip('/')}/{file.name}" if mirror else file.address
     path = folder / file.name
-    with replacing(path, shared=True) as partial:
-        with urllib.request.urlopen(address, timeout=TIMEOUT) as reply, partial.open("wb") as out:
-            found = _copy(reply, out, file.name, int(reply.headers.get("Content-Length") or 0), file.checksum)
-        if found != file.checksum:
-            raise Mistake(f"{address} has checksum {found}, not {file.checksum}: damaged or changed")
-    return path
-
-
-def _copy(reply: IO[bytes], out: IO[bytes], name: str, size: int, checksum: str) -> str:
-    """Copy with a progress bar; returns the checksum of what was copied."""
-    hasher = hashlib.new("sha256" if len(checksum) == 64 else "md5", usedforsecurity=False)
+    hasher = hashlib.new("sha256" if len(file.checksum) == 64 else "md5", usedforsecurity=False)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Terminal(stderr=True), transient=True) as progress:
-        bar = progress.add_task(name, total=size or None)
-        while chunk := reply.read(CHUNK):
-            out.write(chunk)
-            hasher.update(chunk)
-            progress.update(bar, advance=len(chunk))
-    return hasher.hexdigest()
+    with replacing(path, shared=True) as partial:
+        with (
+            urllib.request.urlopen(address, timeout=TIMEOUT) as reply,
+            partial.open("wb") as out,
+            Progress(*columns, console=Terminal(stderr=True), transient=True) as progress,
+        ):
+            bar = progress.add_task(file.name, total=int(reply.headers.get("Content-Length") or 0) or None)
+            while chunk := reply.read(CHUNK):
+                out.write(chunk)
+                hasher.update(chunk)
+                progress.update(bar, advance=len(chunk))
+        if hasher.hexdigest() != file.checksum:
+            found = hasher.hexdigest()
+            raise UserError(f"{address} has checksum {found}, not {file.checksum}: damaged or changed")
+    return path

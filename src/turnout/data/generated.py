@@ -1,15 +1,11 @@
 """`Generated`: a federation whose data is made on demand, so that clients that are not asked cost nothing.
 
-A function of (client, round) makes one client's data. Recent results are cached up to a number of bytes; the samples of
-a cohort are joined into one pool.
-
 Shape letters: C clients of a cohort.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -18,26 +14,19 @@ from torch import Tensor
 
 from turnout.data.federation import CentralSet, Device, check_clients, digest
 from turnout.data.labels import Public
-from turnout.data.lru_cache import LRUCache
-from turnout.data.pooled import Pooled, Rows, pool_tests
+from turnout.data.pooled import LRUCache, Pooled, Rows, pool_tests
 from turnout.rng import rng
+from turnout.tasks import Standardised
 from turnout.types import Samples
 from turnout.world.members import Members
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread inside the block: in many small operations more threads only wait for one another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 class ClientData(NamedTuple):
-    """One client's samples: for training and for testing."""
+    """One client's samples.
+
+    x, y             for training
+    test_x, test_y   for testing
+    """
 
     x: Tensor
     y: Tensor
@@ -54,12 +43,27 @@ class ClientData(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """A federation made on demand: `make(client, t)` gives one client's data, `count(client_C)` the training sizes.
+    """A federation whose data is made on demand.
 
-    `cohort(clients, t)`, if given, makes the training and test samples of many clients at once, as rows of one pool. It
-    is for data that is faster to make again than to cache: only the last cohort is kept. Without `count`, sizes are
-    counted on the data itself, for a stream (`changes`) in round 0. `central_clients` is how many clients' test samples
-    make up the central test set: all clients' if there are no more than that, else a fixed random sample's; 0 for none.
+    make              (client, round) -> one client's data
+    clients           how many
+    input_shape       the shape of one sample
+    classes           the number of outputs a model needs
+    labels            the names of the classes; none for regression
+    names             the clients' names
+    count             clients -> their training sizes; None to count the data itself, of a stream that of round 0
+    cohort            (clients, round) -> training and test samples of many clients at once, as rows of one pool: for
+                      data that is faster to make again than to cache, only the last cohort is kept
+    changes           whether the data is a stream, other samples in every round
+    central_clients   how many clients' test samples make up the central test set: those of all clients if there are no
+                      more than that, else of a fixed random sample; 0 for none
+    device            where samples are
+    public            samples that every client may see
+    standardised      how targets were standardised, if they were
+    mark              the fingerprint; None for a hash of the first and last client's data
+    recent            clients' data that was made last
+    joined            the last cohort's samples
+    central           central test sets by their clients
     """
 
     make: Callable[[int, int], ClientData]
@@ -74,6 +78,8 @@ class Generated:
     central_clients: int = 200
     device: Device = "cpu"
     public: Public | None = None
+    standardised: Standardised | None = None
+    mark: str | None = None
     recent: LRUCache = field(default_factory=lambda: LRUCache(256 * 2**20), repr=False)
     joined: LRUCache = field(default_factory=lambda: LRUCache(0), repr=False)
     central: LRUCache = field(default_factory=lambda: LRUCache(256 * 2**20), init=False, repr=False)
@@ -85,7 +91,7 @@ class Generated:
         return torch.tensor([len(self.client(c, 0).x) for c in client_C.tolist()], device=client_C.device)
 
     def client(self, c: int, t: int) -> ClientData:
-        """One client's data, from the cache or made now."""
+        """One client's data, cached or made now."""
         address = (c, t if self.changes else 0)
         data = self.recent.get(address)
         if data is None:
@@ -111,23 +117,20 @@ class Generated:
         return pool if len(pool[0]) else None
 
     def central_set(self, members: Members | None = None) -> CentralSet | None:
-        """Counted by clients: their samples need not be made for it."""
+        """Counted in clients, so that their samples need not be made for it."""
         ids = self._central_ids(members)
         return CentralSet(len(ids), "clients' samples", ids) if ids else None
 
     def _central_ids(self, members: Members | None) -> tuple[int, ...]:
-        """Whose test samples are central: those of the fixed sample who are members. Others are not looked at."""
+        """The members among the fixed sample of clients whose test samples are central."""
         if not self.central_clients:
             return ()
-        sample_I = self._central_sample()
-        return tuple((sample_I if members is None else sample_I[members.which(sample_I)]).tolist())
-
-    def _central_sample(self) -> Tensor:
         if self.clients <= self.central_clients:
-            return torch.arange(self.clients)
-        # The sample belongs to the data, not to an experiment, so it does not depend on the seed.
-        g = rng(0, "central test", self.clients)
-        return torch.randint(self.clients, (self.central_clients,), generator=g).unique()
+            sample_I = torch.arange(self.clients)
+        else:  # the sample belongs to the data, not to an experiment, so it does not depend on the seed
+            g = rng(0, "central test", self.clients)
+            sample_I = torch.randint(self.clients, (self.central_clients,), generator=g).unique()
+        return tuple((sample_I if members is None else sample_I[members.which(sample_I)]).tolist())
 
     def groups(self) -> Tensor | None:
         return None
@@ -140,6 +143,8 @@ class Generated:
         return replace(self, device=device, public=public, recent=LRUCache(self.recent.limit), joined=LRUCache(0))
 
     def fingerprint(self) -> str:
+        if self.mark is not None:
+            return self.mark
         first, last = self.client(0, 0), self.client(self.clients - 1, 0)
         return digest(repr((self.clients, self.input_shape, self.classes)), *first, *last)
 
@@ -161,16 +166,14 @@ class Generated:
         if found is None or found[0] != address:
             check_clients(client_C, self.clients)
             self.joined.put("last", None, 0)  # free the old cohort's memory before the next one is made
-            found = (address, *(samples.to(torch.device(self.device)) for samples in self._made(ids, t)))
+            if self.cohort is not None:
+                made = self.cohort(ids, t)
+            else:
+                parts = [self.client(c, t) for c in ids]
+                made = _join([(d.x, d.y) for d in parts]), _join([(d.test_x, d.test_y) for d in parts])
+            found = (address, *(samples.to(torch.device(self.device)) for samples in made))
             self.joined.put("last", found, 0)
         return found[1], found[2]
-
-    def _made(self, ids: Sequence[int], t: int) -> tuple[Samples, Samples]:
-        if self.cohort is not None:
-            return self.cohort(ids, t)
-        parts = [self.client(c, t) for c in ids]
-        train, test = [(d.x, d.y) for d in parts], [(d.test_x, d.test_y) for d in parts]
-        return _join(train), _join(test)
 
 
 def _join(parts: list[tuple[Tensor, Tensor]]) -> Samples:

@@ -1,24 +1,31 @@
-"""Data loaded on demand: by a function of the client, or by a function of client and round.
-
-Shape letters: C clients that were asked for.
+"""Data loaded on demand: by a function of the client (`Loader`) or of client and round (`Stream`), or from one file per
+client (`ClientFiles`).
 """
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
-from turnout.data.check import Array, as_samples, check_samples
+from turnout.data.files import find_path
 from turnout.data.generated import ClientData, Generated
-from turnout.data.labels import Means, Public, Said, Vocabulary, as_mapping, check_own_labels
+from turnout.data.labels import LabelName, Means, Public, Vocabulary, as_mapping, check_own_labels
+from turnout.data.own import Array, as_samples, check_samples
+from turnout.data.pooled import Pooled
 from turnout.data.sizes import check_test_share, train_count
-from turnout.errors import Mistake
+from turnout.data.tables import Table
+from turnout.errors import UserError
+from turnout.machine.checksums import UNREADABLE
 from turnout.rng import rng
 
 Arrays = tuple[Array, Any]  # inputs, and targets: numbers, or names if clients have labels of their own
@@ -26,13 +33,19 @@ Arrays = tuple[Array, Any]  # inputs, and targets: numbers, or names if clients 
 
 @dataclass(frozen=True, kw_only=True)
 class _OnDemand:
-    """The settings they share; `labels=()` for regression, None to name the classes by their numbers.
+    """The settings of data that a function loads.
 
-    public      samples that every client may see: (x, y), or a function that gives them; y has names, or indices of
-                `labels`
-    label_sets  which labels each client has, by name: a list, or a function of client and round; a client's targets
-                are then names too, or numbers that the mapping translates
-    mapping     clients' other names for labels: {"Dog": "dog"}, or a list of `Means`
+    clients           how many
+    input_shape       the shape of one sample
+    classes           the number of outputs a model needs
+    labels            the names of the classes; None to name them by their numbers, () for regression
+    names             the clients' names
+    central_clients   how many clients' test samples are the central test set; 0 for none
+    public            samples that every client may see: (x, y), or a function that gives them; y has names, or indices
+                      of `labels`
+    label_sets        which labels each client has, by name: a list, or a function of client and round; a client's
+                      targets are then names too, or numbers that the mapping translates
+    mapping           clients' other names for labels: {"Dog": "dog"}, or a list of `Means`
     """
 
     clients: int
@@ -42,44 +55,42 @@ class _OnDemand:
     names: tuple[str, ...] | None = None
     central_clients: int = 200
     public: Callable[[], Arrays] | Arrays | None = None
-    label_sets: Callable[[int, int], Sequence[Said]] | tuple[tuple[Said, ...], ...] | None = None
+    label_sets: Callable[[int, int], Sequence[LabelName]] | tuple[tuple[LabelName, ...], ...] | None = None
     mapping: tuple[Means, ...] | dict[str, str] = ()
 
     def __post_init__(self) -> None:
         name = type(self).__name__
         if self.clients < 1 or self.classes < 1:
-            raise Mistake(f"{name}: there must be at least 1 client and 1 class")
+            raise UserError(f"{name}: there must be at least 1 client and 1 class")
         check_labels(name, self.classes, self.labels)
         if self.names is not None and len(self.names) != self.clients:
-            raise Mistake(f"{name}: {self.clients} clients and {len(self.names)} names; give one name each")
+            raise UserError(f"{name}: {self.clients} clients and {len(self.names)} names; give one name each")
         if (self.public is None) != (self.label_sets is None):
-            raise Mistake(f"{name}: public samples and each client's labels go together: give public and label_sets")
+            raise UserError(f"{name}: public samples and each client's labels go together: give public and label_sets")
         if self.label_sets is not None and not callable(self.label_sets) and len(self.label_sets) != self.clients:
-            raise Mistake(f"{name}: {self.clients} clients and {len(self.label_sets)} label sets; give one each")
+            raise UserError(f"{name}: {self.clients} clients and {len(self.label_sets)} label sets; give one each")
 
     @property
     def _label_names(self) -> tuple[str, ...]:
         return tuple(str(i) for i in range(self.classes)) if self.labels is None else tuple(self.labels)
 
     def _set_of(self, client: int, t: int) -> Tensor:
-        """A client's labels as numbers."""
         assert self.label_sets is not None
-        said = self.label_sets(client, t) if callable(self.label_sets) else self.label_sets[client]
-        return self._vocabulary().label_set(said, client)
+        names = self.label_sets(client, t) if callable(self.label_sets) else self.label_sets[client]
+        return self._vocabulary().label_set(names, client)
 
     def _vocabulary(self) -> Vocabulary:
         return Vocabulary(self._label_names, as_mapping(self.mapping), self.names)
 
-    def _public(self) -> Public | None:
-        if self.public is None:
-            return None
-        x, said = self.public() if callable(self.public) else self.public
-        y = Vocabulary(self._label_names).numbers(said, 0) if _are_names(said) else torch.as_tensor(said)
-        x, y = as_samples(x, y, "public samples")
-        check_samples(x, y, self.classes, lambda row: f"public sample {row}", self.input_shape)
-        return Public(x, y, self._set_of)
-
     def _federation(self, make: Callable[[int, int], ClientData], **more: Any) -> Generated:
+        public = None
+        if self.public is not None:
+            x, y = self.public() if callable(self.public) else self.public
+            if not isinstance(y, Tensor) and np.asarray(y).dtype.kind == "U":
+                y = Vocabulary(self._label_names).numbers(y, 0)
+            x, y = as_samples(x, torch.as_tensor(y), "public samples")
+            check_samples(x, y, self.classes, lambda row: f"public sample {row}", self.input_shape)
+            public = Public(x, y, self._set_of)
         return Generated(
             make=make,
             clients=self.clients,
@@ -88,15 +99,15 @@ class _OnDemand:
             labels=self._label_names,
             names=self.names,
             central_clients=self.central_clients,
-            public=self._public(),
+            public=public,
             **more,
         )
 
     def _checked(self, client: int, given: Arrays, t: int | None = None) -> tuple[Tensor, Tensor]:
         """A client's samples as checked tensors; `t` is the round, for streams."""
         place = f"client {client}" if t is None else f"client {client}, round {t}"
-        x, said = given
-        x, y = as_samples(x, said if self.label_sets is None else self._vocabulary().numbers(said, client), place)
+        x, y = given
+        x, y = as_samples(x, y if self.label_sets is None else self._vocabulary().numbers(y, client), place)
         check_samples(x, y, self.classes, lambda row: f"{place}, row {row}", self.input_shape)
         if self.label_sets is not None:
             check_own_labels(y, self._set_of(client, t or 0), self._label_names, f"{place},")
@@ -104,21 +115,18 @@ class _OnDemand:
 
 
 def check_labels(name: str, classes: int, labels: Sequence[str] | None) -> None:
-    """Refuse names of labels that are not one for each class."""
+    """A UserError unless there is one label for each class, or none."""
     if labels and len(labels) != classes:
-        raise Mistake(f"{name}: {classes} classes and {len(labels)} labels; give one label for each class")
-
-
-def _are_names(said: Any) -> bool:
-    return not isinstance(said, Tensor) and np.asarray(said).dtype.kind == "U"
+        raise UserError(f"{name}: {classes} classes and {len(labels)} labels; give one label for each class")
 
 
 @dataclass(frozen=True)
 class Loader(_OnDemand):
     """A function of the client gives its samples: `function(client) -> (x, y)`, called when they are needed.
 
-    `examples(client_C)` gives the clients' training sizes if they are known beforehand; without it a client's data is
-    loaded to count it.
+    function     client -> (x, y)
+    test_share   the share of its samples that a client keeps for testing
+    examples     clients -> their training sizes, if they are known beforehand; None to load the data and count it
     """
 
     function: Callable[[int], Arrays]
@@ -130,29 +138,22 @@ class Loader(_OnDemand):
         check_test_share(self.test_share)
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated:
-        return self._federation(_Load(self, seed), count=self.examples)
+        return self._federation(partial(self._split, seed), count=self.examples)
 
-
-@dataclass(frozen=True)
-class _Load:
-    """One client's data from a loader, in a training and a test part. (An object, to be sent to other processes.)"""
-
-    spec: Loader
-    seed: int
-
-    def __call__(self, client: int, t: int) -> ClientData:
-        x, y = self.spec._checked(client, self.spec.function(client))
-        order = torch.randperm(len(y), generator=rng(self.seed, "holdout", client))
-        kept = int(train_count(torch.tensor(len(y)), self.spec.test_share))
+    def _split(self, seed: int, client: int, t: int) -> ClientData:
+        x, y = self._checked(client, self.function(client))
+        order = torch.randperm(len(y), generator=rng(seed, "holdout", client))
+        kept = int(train_count(torch.tensor(len(y)), self.test_share))
         train, test = order[:kept].sort().values, order[kept:].sort().values
         return ClientData(x[train], y[train], x[test], y[test])
 
 
 @dataclass(frozen=True)
 class Stream(_OnDemand):
-    """Data that arrives: `function(client, t) -> (x, y)` are client c's samples at round t (paper 002).
+    """New samples in every round: `function(client, t) -> (x, y)` (paper 002); a client's share is counted in round 0.
 
-    `test(client, t)` gives its test samples; without it a client has none. A client's share is counted in round 0.
+    function   (client, round) -> (x, y), the client's samples in that round
+    test       (client, round) -> (x, y), its test samples; None for none
     """
 
     function: Callable[[int, int], Arrays]
@@ -168,4 +169,84 @@ class Stream(_OnDemand):
         return ClientData(x, y, *self._checked(client, self.test(client, t), t))
 
 
-KINDS = {"loader": Loader, "stream": Stream}
+@dataclass(frozen=True)
+class ClientFiles:
+    """One file per client; clients are named by their files.
+
+    An `.npz` or `.safetensors` file has arrays `x` and `y`, and is read when its client's data is needed.
+
+    With pattern="*.csv" files are tables with the same columns. They are read at once, since the categories and means
+    of columns are those of all clients: this is `Table("folder/*.csv", label)`, which has more settings.
+
+    path         the folder
+    pattern      which of its files are read
+    classes      how many; needed for whole-number targets, others are regression
+    labels       the names of the classes
+    test_share   the share of its samples that a client keeps for testing
+    label        of tables, the column to predict
+    """
+
+    path: Path | str
+    pattern: str = "*.npz"
+    classes: int | None = None
+    labels: tuple[str, ...] | None = None
+    test_share: float = 0.2
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            if self.classes < 1:
+                raise UserError(f"ClientFiles(classes={self.classes}): there must be at least 1 class")
+            check_labels("ClientFiles", self.classes, self.labels)
+
+    def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated | Pooled:
+        folder = find_path(self.path, data_dir)
+        if self.pattern.lower().endswith(".csv"):
+            if self.label is None:
+                raise UserError(
+                    f"ClientFiles(pattern={self.pattern!r}): write label=..., the name of the column to predict"
+                )
+            if self.classes is not None or self.labels is not None:
+                raise UserError("ClientFiles: classes and labels of CSV files are taken from the files: leave them out")
+            return Table(folder / self.pattern, self.label, test_share=self.test_share).load(seed)
+        if self.label is not None:
+            raise UserError(f"ClientFiles(pattern={self.pattern!r}): label is for CSV files, others have an array y")
+        try:
+            paths = tuple(sorted(folder.glob(self.pattern)))
+        except (ValueError, NotImplementedError) as error:  # pathlib's for an empty and for an absolute pattern
+            raise UserError(
+                f"ClientFiles(pattern={self.pattern!r}): give a pattern for the files of {folder}, such as '*.npz' "
+                f"({error})"
+            ) from error
+        if not paths:
+            raise UserError(f"{folder} has no files {self.pattern!r}: one file per client is expected there")
+        x, y = as_samples(*_arrays(paths, 0), str(paths[0]))
+        if self.classes is None and not y.is_floating_point():
+            raise UserError("ClientFiles: set the number of classes (classes=...)")
+        loader = Loader(
+            partial(_arrays, paths),
+            clients=len(paths),
+            input_shape=tuple(x.shape[1:]),
+            classes=self.classes or y.shape[1],
+            labels=() if y.is_floating_point() else self.labels,
+            names=tuple(path.stem for path in paths),
+            test_share=self.test_share,
+        )
+        return loader.load(seed)
+
+
+def _arrays(paths: tuple[Path, ...], client: int) -> Arrays:
+    """x and y of a client's file, without unpickling."""
+    path = paths[client]
+    try:
+        if path.suffix == ".safetensors":
+            held = load_file(path)
+            return held["x"], held["y"]
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return arrays["x"], arrays["y"]
+    # zipfile raises NotImplementedError for an archive that is packed in an unknown way, or damaged to look so
+    except (*UNREADABLE, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path} is not a file with arrays x and y ({error}): write it again") from error
+
+
+KINDS = {"loader": Loader, "stream": Stream, "client-files": ClientFiles}

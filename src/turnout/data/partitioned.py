@@ -1,7 +1,4 @@
-"""Data sets that are partitioned among clients: what they share, from a pool of samples to a federation.
-
-A data set reads its files into a `Pool`; its partition and sizes say which client owns which samples; each client keeps
-a share of its own samples for testing.
+"""Data sets that are divided among clients: from a pool of samples to a federation.
 
 Shape letters: S samples of the pool, C clients, L labels.
 """
@@ -16,11 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.data.partition import IID, Natural, Partition, WithClusters
-from turnout.data.partition.label_quotas import divide_pools, pick_rows
+from turnout.data.partition import IID, Natural, Partition, divide_pools, pick_rows
 from turnout.data.pooled import Pooled, Rows, pool_tests
 from turnout.data.sizes import Equal, Sizes, check_test_share, train_count
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.rng import uniform
 
 LOCAL_TESTS = ("holdout", "last", "official")
@@ -28,10 +24,15 @@ LOCAL_TESTS = ("holdout", "last", "official")
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """A data set in tensors: samples, targets and, if there are any, the official test set and the owners.
+    """A data set in tensors.
 
-    `classes` is the number of outputs a model needs, `labels` their names (none for regression). `owner_S` is each
-    sample's owner as an index of `owners`, `words` a hash of the list by which words were numbered.
+    x, y      samples and targets
+    classes   the number of outputs a model needs
+    labels    the names of the classes; none for regression
+    test      the official test set (x, y), if there is one
+    owner_S   each sample's owner as an index of `owners`, if there are owners
+    owners    their names
+    words     a hash of the list that numbers words
     """
 
     x: Tensor
@@ -46,13 +47,13 @@ class Pool:
 
 @dataclass(frozen=True, kw_only=True)
 class Partitioned(ABC):
-    """A data set that is divided among clients; the fields they all have.
+    """A data set that is divided among clients; the settings of all such data sets.
 
     clients     how many; None for one per owner in the data
-    partition   who gets what; None for `Natural` where the data has owners, `IID` where not
+    partition   who gets which samples; None for `Natural` where the data has owners, `IID` where not
     sizes       how many samples each client has (training and test together); None gives out all samples
     test_share  the share of its samples that a client keeps for testing
-    local_test  which those are: "holdout", a random share; "last", the last ones in the partition's order, sorted by
+    local_test  which samples those are: "holdout", a random share; "last", the last ones in the partition's order, by
                 label (paper 003's code); "official", a part of the official test set with the client's own mix of
                 labels (paper 004), with all of its own samples used for training
     """
@@ -66,9 +67,9 @@ class Partitioned(ABC):
     def __post_init__(self) -> None:
         name = type(self).__name__
         if self.clients is not None and self.clients < 1:
-            raise Mistake(f"{name}(clients={self.clients}): there must be at least 1 client")
+            raise UserError(f"{name}(clients={self.clients}): there must be at least 1 client")
         if self.local_test not in LOCAL_TESTS:
-            raise Mistake(f"{name}(local_test={self.local_test!r}): {nearest(self.local_test, LOCAL_TESTS)}")
+            raise UserError(f"{name}(local_test={self.local_test!r}): {nearest(self.local_test, LOCAL_TESTS)}")
         check_test_share(self.test_share)
 
     @abstractmethod
@@ -80,14 +81,35 @@ class Partitioned(ABC):
         return federate(self.read(data_dir), self, seed)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MayHaveOwners(Partitioned):
+    """A data set whose samples may have owners: by default each owner is a client."""
+
+    clients: int | None = None
+    partition: Partition | None = None
+
+
 def federate(pool: Pool, spec: Partitioned, seed: int) -> Pooled:
     """Divide a pool among clients."""
     partition = spec.partition or (IID() if pool.owner_S is None else Natural())
-    clients = _population(pool, spec, partition)
+    clients = spec.clients
+    if clients is None:
+        if not isinstance(partition, Natural) or pool.owner_S is None:
+            raise UserError(
+                f"{type(spec).__name__}: set the number of clients (clients=...), or use Natural with owners"
+            )
+        clients = len(partition.owners(pool.owner_S))
+        if not clients:
+            raise UserError(f"no owner has {partition.min_size} samples or more: lower min_size")
     rows_C = _rows(pool, partition, spec.sizes, clients, seed)
+    names = None
+    if isinstance(partition, Natural) and pool.owner_S is not None and pool.owners:
+        first_C = torch.stack([rows[0] for rows in rows_C])
+        names = tuple(pool.owners[owner] for owner in pool.owner_S[first_C].tolist())
     official = spec.local_test == "official"
     label_S = pool.y if isinstance(partition, IID) and partition.stratified else None
     train, test = _official(pool, rows_C, seed) if official else _held_out(rows_C, label_S, spec, seed)
+    clusters = getattr(partition, "clusters_of_clients", None)
     federation = Pooled(
         pool.x,
         pool.y,
@@ -95,26 +117,15 @@ def federate(pool: Pool, spec: Partitioned, seed: int) -> Pooled:
         test,
         pool.classes,
         pool.labels,
-        names=_names(pool, rows_C) if isinstance(partition, Natural) else None,
+        names=names,
         test_x=pool.test[0] if official and pool.test else None,
         test_y=pool.test[1] if official and pool.test else None,
         central=pool.test,
         official=pool.test is not None and not official,
-        cluster_N=partition.clusters_of_clients(clients) if isinstance(partition, WithClusters) else None,
+        cluster_N=None if clusters is None else clusters(clients),
         words=pool.words,
     )
     return federation if pool.test else pool_tests(federation)
-
-
-def _population(pool: Pool, spec: Partitioned, partition: Partition) -> int:
-    if spec.clients is not None:
-        return spec.clients
-    if isinstance(partition, Natural) and pool.owner_S is not None:
-        found = len(partition.owners(pool.owner_S))
-        if not found:
-            raise Mistake(f"no owner has {partition.min_size} samples or more: lower min_size")
-        return found
-    raise Mistake(f"{type(spec).__name__}: say how many clients there are (clients=...), or use Natural with owners")
 
 
 def _rows(pool: Pool, partition: Partition, sizes: Sizes | None, clients: int, seed: int) -> list[Tensor]:
@@ -131,22 +142,22 @@ def _rows(pool: Pool, partition: Partition, sizes: Sizes | None, clients: int, s
     rows_C, each = split(sizes), sizes.each
     least, poorest = min((len(rows), c) for c, rows in enumerate(rows_C))
     if least < each:
-        most = _most_each(split, min(each - 1, len(pool.y) // clients))
+        most = _largest_equal(split, min(each - 1, len(pool.y) // clients))
         advice = f"each can be at most {most} here" if most else "use fewer clients or another partition"
-        raise Mistake(
+        raise UserError(
             f"sizes=Equal(each={each}): {clients} clients x {each} are {clients * each} samples, and there are "
             f"{len(pool.y)}, of which {partition} can give client {poorest} only {least}: {advice}"
         )
     return rows_C
 
 
-def _most_each(split: Callable[[Sizes], list[Tensor]], high: int) -> int:
-    """The largest number that every client can have (0: none), by bisection."""
+def _largest_equal(split: Callable[[Sizes], list[Tensor]], high: int) -> int:
+    """The largest number of samples that every client can have (0: none), by bisection."""
 
     def least(each: int) -> int | None:
         try:
             return min(len(rows) for rows in split(Equal(each)))
-        except Mistake:  # too few for a sample of every label that a client is promised
+        except UserError:  # too few for a sample of every label that a client should have
             return None
 
     low = 0
@@ -155,14 +166,6 @@ def _most_each(split: Callable[[Sizes], list[Tensor]], high: int) -> int:
         found = least(middle)
         low, high = (middle, high) if found is None or found >= middle else (low, middle - 1)
     return low if low and least(low) else 0
-
-
-def _names(pool: Pool, rows_C: list[Tensor]) -> tuple[str, ...] | None:
-    """The clients' names: the owner of each client's first row."""
-    if pool.owner_S is None or not pool.owners:
-        return None
-    first_C = torch.stack([rows[0] for rows in rows_C])
-    return tuple(pool.owners[owner] for owner in pool.owner_S[first_C].tolist())
 
 
 def _held_out(rows_C: list[Tensor], label_S: Tensor | None, spec: Partitioned, seed: int) -> tuple[Rows, Rows]:
@@ -189,8 +192,8 @@ def _same_mix(label_R: Tensor, owner_R: Tensor, count_C: Tensor, test_share: flo
     """Which rows are for training, so that clients that hold the same of every label also train on the same.
 
     Where no two clients' counts n_cl of a label l differ by more than 1, m_l is the least of them, and every client
-    trains on b_l, of the m_l a part in proportion. Those that train on more in all (they hold more) take one more of
-    labels of which they hold one more. Else m_l is the client's own n_cl.
+    trains on b_l, a proportional part of m_l. Clients that hold more and so train on more take one more of labels of
+    which they hold one more. Else m_l is the client's own n_cl.
     """
     code_R = label_R.unique(return_inverse=True)[1]
     labels = int(code_R.max()) + 1
@@ -216,7 +219,7 @@ def _same_mix(label_R: Tensor, owner_R: Tensor, count_C: Tensor, test_share: flo
 def _official(pool: Pool, rows_C: list[Tensor], seed: int) -> tuple[Rows, Rows]:
     """All of each client's rows for training; the official test set, divided by each client's mix of labels."""
     if pool.test is None or pool.y.ndim != 1 or pool.y.is_floating_point():
-        raise Mistake('local_test="official" needs labelled data with a test set of its own: use "holdout"')
+        raise UserError('local_test="official" needs labelled data with a test set of its own: use "holdout"')
     train = Rows.of(rows_C)
     owner_R = torch.repeat_interleave(torch.arange(len(rows_C)), train.count_N)
     cell_R = owner_R * pool.classes + pool.y[train.row_R]

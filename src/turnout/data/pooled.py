@@ -6,8 +6,10 @@ after client).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,17 +17,50 @@ from torch import Tensor
 from turnout.data.columns import Encoding
 from turnout.data.federation import CentralSet, Device, digest
 from turnout.data.labels import Public
-from turnout.data.lru_cache import LRUCache
-from turnout.task import Standardised
+from turnout.tasks import Standardised
 from turnout.types import Samples
 from turnout.world.members import Members
 
 
+class LRUCache:
+    """A least-recently-used cache of at most `limit` bytes, but always with the last entry; a copy sent to another
+    process starts empty.
+
+    >>> cache = LRUCache(limit=10)
+    >>> for name in ("a", "b", "c"):
+    ...     cache.put(name, name.upper(), size=5)
+    >>> cache.get("a"), cache.get("b")
+    (None, 'B')
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.held = limit, 0
+        self.values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+
+    def get(self, key: Hashable) -> Any | None:
+        if key not in self.values:
+            return None
+        self.values.move_to_end(key)
+        return self.values[key][0]
+
+    def put(self, key: Hashable, value: Any, size: int) -> None:
+        self.held -= self.values.pop(key, (None, 0))[1]
+        self.values[key] = (value, size)
+        self.held += size
+        while self.held > self.limit and len(self.values) > 1:
+            self.held -= self.values.popitem(last=False)[1][1]
+
+    def __reduce__(self) -> tuple[type[LRUCache], tuple[int]]:
+        return LRUCache, (self.limit,)
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Which rows of a pool each client owns: client c has `count_N[c]` entries of `row_R`, from `start_N[c]` on.
+    """Which rows of a pool each client owns.
 
-    Counts and starts stay on the CPU, where cohorts are drawn; `row_R` is on the pool's device.
+    row_R     the row numbers of all clients, one client after another; on the pool's device
+    count_N   how many entries of `row_R` each client has; on the CPU, where cohorts are drawn
+    start_N   the first entry of each client; on the CPU
     """
 
     row_R: Tensor
@@ -61,12 +96,24 @@ class Rows:
 class Pooled:
     """A federation with all samples in one pool of tensors; a round only lists row numbers and copies no samples.
 
-    `test_rows` are rows of `test_x` and `test_y` if those are given (an official test set divided among the clients),
-    else of the training pool. `central` is what global metrics can be measured on: the official test set, or all
-    clients' test samples one after another (`pool_tests`). `official` says that it is not divided among the clients:
-    then the members' labels say which of it is used. `standardised` says how targets were, where they were; `encoding`
-    how the rows of a table became inputs, and `note` the same in a sentence; `words` is a hash of the list by which
-    words were numbered.
+    x, y           samples and targets
+    train_rows     each client's training rows
+    test_rows      each client's test rows, of `test_x` and `test_y` if those are given, else of `x` and `y`
+    classes        the number of outputs a model needs
+    labels         the names of the classes; none for regression
+    names          the clients' names, if the data has owners
+    test_x, test_y an official test set that is divided among the clients
+    central        the samples of global metrics: the official test set, or all clients' test samples one after another
+                   (`pool_tests`)
+    cluster_N      the cluster of each client, if the partition has clusters
+    official       whether `central` is an official set that is not divided: the members' labels then select from it
+    noisy_N        whether each client's training samples were disturbed
+    public         samples that every client may see
+    standardised   how targets were standardised, if they were
+    encoding       how the rows of a table became inputs
+    note           the same in a sentence
+    words          a hash of the list that numbers words
+    found          rows of `central` by members
     """
 
     x: Tensor
@@ -87,7 +134,7 @@ class Pooled:
     encoding: Encoding | None = None
     note: str = ""
     words: str = ""
-    found: LRUCache = field(default_factory=lambda: LRUCache(64 * 2**20), init=False, repr=False)  # rows by members
+    found: LRUCache = field(default_factory=lambda: LRUCache(64 * 2**20), init=False, repr=False)
 
     @property
     def clients(self) -> int:
@@ -123,25 +170,24 @@ class Pooled:
 
     def central_rows(self, members: Members | None = None) -> Tensor:
         """Which rows of `central` these members are tested on, sorted where the set is an official one."""
+        assert self.central is not None
         key = None if members is None or len(members) == self.clients else members
         row_R: Tensor | None = self.found.get(key)
-        if row_R is None:
-            row_R = self._central_rows(torch.arange(self.clients) if key is None else key.ids())
-            self.found.put(key, row_R, row_R.numel() * row_R.element_size())
-        return row_R
-
-    def _central_rows(self, client_I: Tensor) -> Tensor:
-        assert self.central is not None
-        y = self.central[1]
+        if row_R is not None:
+            return row_R
+        y, client_I = self.central[1], torch.arange(self.clients) if key is None else key.ids()
+        all_R = torch.arange(len(y), device=y.device)
         if self.test_x is not None:  # an official set divided among the clients
-            return self.test_rows.take(client_I)[0].sort().values.to(y.device)
-        if not self.official:
-            place = Rows(torch.arange(len(y), device=y.device), self.test_rows.count_N, self.test_rows.start_N)
-            return place.take(client_I)[0]
-        if y.ndim != 1 or y.is_floating_point():
-            return torch.arange(len(y), device=y.device)
-        train = self.train(client_I)
-        return torch.isin(y, train.y[train.row_R].unique()).nonzero().squeeze(1)
+            row_R = self.test_rows.take(client_I)[0].sort().values.to(y.device)
+        elif not self.official:
+            row_R = Rows(all_R, self.test_rows.count_N, self.test_rows.start_N).take(client_I)[0]
+        elif y.ndim != 1 or y.is_floating_point():
+            row_R = all_R
+        else:
+            train = self.train(client_I)
+            row_R = torch.isin(y, train.y[train.row_R].unique()).nonzero().squeeze(1)
+        self.found.put(key, row_R, row_R.numel() * row_R.element_size())
+        return row_R
 
     def groups(self) -> Tensor | None:
         return self.cluster_N

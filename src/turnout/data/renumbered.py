@@ -7,18 +7,18 @@ Shape letters: C clients asked for, N clients.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from turnout.data.federation import CentralSet, DataSpec, Device, Federation
 from turnout.data.labels import Public
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.machine.table_files import open_table
 from turnout.types import Samples
 from turnout.world.client_names import ClientNames
 from turnout.world.members import Members
@@ -26,7 +26,13 @@ from turnout.world.members import Members
 
 @dataclass(frozen=True, eq=False)
 class Renumbered:
-    """A federation whose clients have other numbers; `inside` gives the numbers they have in it."""
+    """A federation whose clients have other numbers; shapes, labels and notes are those of the federation.
+
+    federation   the data under its own numbers
+    inside       client numbers -> their numbers in `federation`
+    clients      how many there are under the new numbers
+    names        their names
+    """
 
     federation: Federation
     inside: Callable[[Tensor], Tensor]
@@ -36,19 +42,7 @@ class Renumbered:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "federation":
             raise AttributeError(name)
-        return getattr(self.federation, name)  # shapes, labels, how targets were standardised
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.federation.input_shape
-
-    @property
-    def classes(self) -> int:
-        return self.federation.classes
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self.federation.labels
+        return getattr(self.federation, name)
 
     @property
     def public(self) -> Public | None:
@@ -89,51 +83,46 @@ class Renumbered:
         noisy_N = self.federation.noisy()
         return None if noisy_N is None else noisy_N[self.inside(torch.arange(self.clients))]
 
-    def fingerprint(self) -> str:
-        return self.federation.fingerprint()
 
-
-def alone(federation: Federation, said: int | str) -> Renumbered:
-    """One client of a federation, whatever number it is asked for by."""
-    number = ClientNames(federation.names, federation.clients).number(said)
+def alone(federation: Federation, client: int | str) -> Federation:
+    """One client of a federation, under any number."""
+    number = ClientNames(federation.names, federation.clients).number(client)
     if number is None and federation.clients == 1:
         number = 0  # data of a single client is that client's
     if number is None:
         known = f"clients 0 to {federation.clients - 1}" if federation.names is None else "other names"
-        raise Mistake(f"world.data has no client {said!r}, it has {known}: name one of them, or give the device its "
-                      "own data")  # fmt: skip
-    return Renumbered(federation, lambda client_C: torch.full_like(client_C, number), 1)
+        raise UserError(
+            f"world.data has no client {client!r}, it has {known}: name one of them, or give the device its own data"
+        )
+    return cast(Federation, Renumbered(federation, lambda client_C: torch.full_like(client_C, number), 1))
 
 
 @dataclass(frozen=True)
 class InOrder:
-    """Data whose clients are numbered by a CSV of `client,name`: as the devices of a deployment were."""
+    """Data whose clients are numbered by a list of names, as the devices of a deployment were.
+
+    data   the data set
+    path   a CSV of `client,name`
+    """
 
     data: DataSpec
     path: str
 
-    def load(self, seed: int, data_dir: Path | None) -> Renumbered:
-        federation, names = self.data.load(seed, data_dir), read_names(self.path)
+    def load(self, seed: int, data_dir: Path | None) -> Federation:
+        federation, table = self.data.load(seed, data_dir), open_table(Path(self.path))
+        rows = table.read(strip=False).cells
+        if table.header != ["client", "name"] or rows["client"] != [str(i) for i in range(len(rows["client"]))]:
+            raise UserError(
+                f"{self.path}: a list of names has the header `client,name` and the numbers 0, 1, 2 in order"
+            )
+        names = rows["name"]
         known = ClientNames(federation.names, federation.clients)
         numbers = [known.number(name) for name in names]
         for name, number in zip(names, numbers, strict=True):
             if number is None:
-                raise Mistake(f"{self.path} names {name!r}, and the data has no such client")
+                raise UserError(f"{self.path} names {name!r}, and the data has no such client")
         inside_N = torch.tensor(numbers, dtype=torch.int64)
-        return Renumbered(federation, lambda client_C: inside_N[client_C], len(names), tuple(names))
-
-
-def read_names(path: str | Path) -> list[str]:
-    """The names of a CSV of `client,name`, by number."""
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file))
-    except OSError as error:
-        raise Mistake(f"cannot read the names {path}: {error.strerror}") from error
-    numbered = [row[:1] for row in rows] == [["client"], *([str(i)] for i in range(len(rows) - 1))]
-    if not numbered or any(len(row) != 2 for row in rows):
-        raise Mistake(f"{path}: a list of names has the header `client,name` and the numbers 0, 1, 2 in order")
-    return [row[1] for row in rows[1:]]
+        return cast(Federation, Renumbered(federation, lambda client_C: inside_N[client_C], len(names), tuple(names)))
 
 
 KINDS = {"in-order": InOrder}

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.rng import uniform
 
 LARGEST = 2**40  # samples of one client: a sum over a million clients still fits into 64 bits
@@ -22,15 +22,16 @@ class Sizes(Protocol):
     """A rule for the number of samples of a client."""
 
     def draw(self, client_C: Tensor, seed: int) -> Tensor:
-        """The sizes of these clients, int64; a client's size does not depend on who else is asked."""
+        """The sizes of these clients, int64; a client's size does not depend on the other clients of the list."""
         ...
 
 
 @dataclass(frozen=True)
 class Equal:
-    """Everyone has `each` samples; without a number, the equal division of what there is.
+    """Every client has the same number of samples.
 
-    Refused if there are fewer samples than clients x `each`, or too few of a client's own labels.
+    each   how many; None divides all samples equally. Refused if there are fewer samples than clients x `each`, or too
+           few of a client's own labels
 
     >>> Equal(200).draw(torch.tensor([0, 7]), seed=0)
     tensor([200, 200])
@@ -40,11 +41,11 @@ class Equal:
 
     def __post_init__(self) -> None:
         if self.each is not None and not 1 <= self.each <= LARGEST:
-            raise Mistake(f"Equal(each={self.each}): every client needs at least 1 sample, and at most {LARGEST}")
+            raise UserError(f"Equal(each={self.each}): every client needs at least 1 sample, and at most {LARGEST}")
 
     def draw(self, client_C: Tensor, seed: int) -> Tensor:
         if self.each is None:
-            raise Mistake("Equal() needs a number where data is generated: write Equal(each=100)")
+            raise UserError("Equal() needs a number where data is generated: write Equal(each=100)")
         return torch.full_like(client_C, self.each, dtype=torch.int64)
 
 
@@ -53,8 +54,12 @@ class Pareto:
     """Pareto of type I: P(n_k > n) = (x_m / n)^index, cut at `cap`.
 
     With index 0.5 (paper 000) the mean is infinite, the median 4 x_m and the 90th percentile 100 x_m, so a
-    cap is needed; the paper gives neither `scale` x_m nor `cap`. By inversion n = x_m (1 - u)^(-1 / index),
-    rounded down.
+    cap is needed; the paper gives neither x_m nor a cap. By inversion n = x_m (1 - u)^(-1 / index), rounded down.
+
+    index   the smaller, the heavier the tail
+    scale   x_m
+    cap     the most samples of a client
+    floor   the fewest
 
     >>> sizes = Pareto().draw(torch.arange(10_000), seed=0)
     >>> sizes.min().item(), sizes.max().item(), 70 < sizes.median().item() < 90
@@ -69,9 +74,9 @@ class Pareto:
     def __post_init__(self) -> None:
         _check_finite("Pareto", index=self.index, scale=self.scale, cap=self.cap, floor=self.floor)
         if self.index <= 0 or self.scale <= 0:
-            raise Mistake(f"Pareto(index={self.index}, scale={self.scale}): both must be above 0")
+            raise UserError(f"Pareto(index={self.index}, scale={self.scale}): both must be above 0")
         if not 1 <= self.floor <= self.cap:
-            raise Mistake(f"Pareto(floor={self.floor}, cap={self.cap}): need 1 <= floor <= cap")
+            raise UserError(f"Pareto(floor={self.floor}, cap={self.cap}): need 1 <= floor <= cap")
 
     def draw(self, client_C: Tensor, seed: int) -> Tensor:
         u_C = uniform(seed, "sizes", ids=client_C)
@@ -80,7 +85,12 @@ class Pareto:
 
 @dataclass(frozen=True)
 class LogNormal:
-    """FedProx's sizes for SYNTHETIC: int(lognormal(mean, std)) + plus, with an optional cap.
+    """FedProx's sizes for SYNTHETIC: int(lognormal(mean, std)) + plus.
+
+    mean   of the logarithm
+    std    of the logarithm
+    plus   added to every size
+    cap    the most samples of a client; None for no limit
 
     >>> LogNormal(std=0.0).draw(torch.tensor([3]), seed=0)  # int(e^4) + 50
     tensor([104])
@@ -94,11 +104,11 @@ class LogNormal:
     def __post_init__(self) -> None:
         _check_finite("LogNormal", mean=self.mean, std=self.std, plus=self.plus, cap=self.cap or 1)
         if self.std < 0 or self.plus < 1:
-            raise Mistake(f"LogNormal(std={self.std}, plus={self.plus}): need std >= 0 and plus >= 1")
+            raise UserError(f"LogNormal(std={self.std}, plus={self.plus}): need std >= 0 and plus >= 1")
         if self.cap is not None and self.cap < 1:
-            raise Mistake(f"LogNormal(cap={self.cap}): a client needs at least 1 sample")
+            raise UserError(f"LogNormal(cap={self.cap}): a client needs at least 1 sample")
         if self.cap is None and self.mean > math.log(LARGEST):
-            raise Mistake(
+            raise UserError(
                 f"LogNormal(mean={self.mean}): it is the mean of the logarithm, so that half of the clients would have "
                 f"more than e^{self.mean} samples; write the logarithm of the median (mean=4 for 55), or set cap"
             )
@@ -112,7 +122,7 @@ class LogNormal:
 def _check_finite(name: str, **fields: float) -> None:
     for field, value in fields.items():
         if not math.isfinite(value):
-            raise Mistake(f"{name}({field}={value}): write a finite number")
+            raise UserError(f"{name}({field}={value}): write a finite number")
 
 
 def train_count(size_C: Tensor, test_share: float) -> Tensor:
@@ -127,7 +137,7 @@ def train_count(size_C: Tensor, test_share: float) -> Tensor:
 
 def check_test_share(test_share: float) -> None:
     if not 0 <= test_share < 1:
-        raise Mistake(f"test_share={test_share}: the share of a client's samples kept for testing is in [0, 1)")
+        raise UserError(f"test_share={test_share}: the share of a client's samples kept for testing is in [0, 1)")
 
 
 KINDS = {"equal": Equal, "pareto": Pareto, "log-normal": LogNormal}

@@ -5,7 +5,8 @@ Shape letters: D dimensions, L classes, S samples of one client, C clients that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.data.generated import ClientData, Generated, one_thread
+from turnout.data.generated import ClientData, Generated
 from turnout.data.pooled import Pooled
 from turnout.data.sizes import Pareto, Sizes, check_test_share, train_count
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.compiler import at, function, pointer, real, whole
 from turnout.machine.threads import cores, ordered_map
 from turnout.rng import rng, rng_seed
@@ -37,9 +38,16 @@ class Synthetic:
     For each client k: u_k ~ N(0, alpha), B_k ~ N(0, beta); m_k with entries ~ N(B_k, 1); W_k and b_k with
     entries ~ N(u_k, 1); x ~ N(m_k, Sigma), Sigma diagonal, Sigma_jj = j^(-1.2); y = argmax(x W_k + b_k).
 
-    SYNTHETIC(0, 0) still has a different W_k, b_k and m_k for every client: it is not IID. `iid=True` has one
-    common W, b ~ N(0, 1) and m_k = 0. `sizes` are a client's training and test samples together. If the population is
-    too large to pool, the central test set is that of `central_clients` clients.
+    SYNTHETIC(0, 0) still has a different W_k, b_k and m_k for every client: it is not IID.
+
+    alpha, beta       how much the clients' models and inputs differ
+    clients           how many
+    iid               one common W, b ~ N(0, 1), and m_k = 0
+    sizes             each client's training and test samples together
+    test_share        the share of its samples that a client keeps for testing
+    dimension         the numbers of a sample
+    classes           how many
+    central_clients   how many clients' test samples are the central test set, if there are too many clients to pool
 
     >>> data = Synthetic(clients=3).load(seed=0)
     >>> data.clients, data.input_shape, data.classes
@@ -58,11 +66,11 @@ class Synthetic:
 
     def __post_init__(self) -> None:
         if self.clients < 1:
-            raise Mistake(f"Synthetic(clients={self.clients}): there must be at least 1 client")
+            raise UserError(f"Synthetic(clients={self.clients}): there must be at least 1 client")
         if self.alpha < 0 or self.beta < 0:
-            raise Mistake(f"Synthetic(alpha={self.alpha}, beta={self.beta}): standard deviations are >= 0")
+            raise UserError(f"Synthetic(alpha={self.alpha}, beta={self.beta}): standard deviations are >= 0")
         if self.dimension < 1 or not 2 <= self.classes <= MOST_CLASSES:
-            raise Mistake(f"Synthetic needs a dimension of at least 1 and from 2 to {MOST_CLASSES:,} classes")
+            raise UserError(f"Synthetic needs a dimension of at least 1 and from 2 to {MOST_CLASSES:,} classes")
         check_test_share(self.test_share)
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled | Generated:
@@ -71,7 +79,7 @@ class Synthetic:
         made = Generated(
             make=maker,
             cohort=maker.cohort,
-            count=_Counter(self, seed),
+            count=maker.train_counts,
             clients=self.clients,
             input_shape=(self.dimension,),
             classes=self.classes,
@@ -84,25 +92,15 @@ class Synthetic:
         return made.pooled() if samples * self.dimension * 4 <= POOL_BYTES else made
 
 
-def consecutive(clients: int, parts: int) -> list[range]:
-    """Clients 0 to clients - 1 as at most `parts` consecutive ranges.
-
-    >>> consecutive(7, 3)
-    [range(0, 3), range(3, 6), range(6, 7)]
-    """
-    each = max(1, -(-clients // max(1, parts)))
-    return [range(first, min(first + each, clients)) for first in range(0, clients, each)]
-
-
-@dataclass(frozen=True)
-class _Counter:
-    """Training sizes by client number. (An object, so that it can be sent to other processes.)"""
-
-    spec: Synthetic
-    seed: int
-
-    def __call__(self, client_C: Tensor) -> Tensor:
-        return train_count(self.spec.sizes.draw(client_C, self.seed), self.spec.test_share)
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One torch thread inside the block: in many small operations more threads only wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ class _Maker:
     """Makes clients' samples. Each client draws from its own generator; the arithmetic is done for a whole cohort.
 
     With a compiler, a cohort's samples are drawn in C: several times as fast, the same numbers up to rounding. A single
-    client's samples (so also those of a pool, the central test set and the fingerprint) always come from torch.
+    client's samples always come from torch.
     """
 
     spec: Synthetic
@@ -124,6 +122,9 @@ class _Maker:
         make = function(SOURCE, "make", ARGUMENTS)
         draw = self.samples if make is None else partial(self.samples_in_c, make)
         return self.split(*draw(clients, self.sizes(clients)))
+
+    def train_counts(self, client_C: Tensor) -> Tensor:
+        return train_count(self.spec.sizes.draw(client_C, self.seed), self.spec.test_share)
 
     def sizes(self, clients: Sequence[int]) -> Tensor:
         return self.spec.sizes.draw(torch.tensor(clients), self.seed).to(torch.int64).contiguous()
@@ -149,17 +150,18 @@ class _Maker:
         scale_D, end_C = self.scale(), size_C.cumsum(0)
         law = (spec.dimension, spec.classes, spec.alpha, spec.beta, None if common is None else at(common), at(scale_D))
 
-        def some(part: range) -> int:
-            first = int(end_C[part.start] - size_C[part.start])
-            given = (at(seed_C[part.start :]), at(size_C[part.start :]), len(part))
+        def some(begin: int) -> int:
+            first, count = int(end_C[begin] - size_C[begin]), min(each, len(clients) - begin)
+            given = (at(seed_C[begin:]), at(size_C[begin:]), count)
             return make(*given, *law, at(x_SD[first:]), at(y_S[first:]))
 
-        parts = min(cores(), len(clients), 1 + x_SD.numel() // NUMBERS_PER_THREAD)
-        if any(list(ordered_map(some, consecutive(len(clients), parts), parts))):
+        parts = max(1, min(cores(), len(clients), 1 + x_SD.numel() // NUMBERS_PER_THREAD))
+        each = max(1, -(-len(clients) // parts))
+        if any(list(ordered_map(some, range(0, len(clients), each), parts))):
             raise MemoryError
         return x_SD, y_S, size_C
 
-    @one_thread()  # on a busy machine two threads take 20 times as long, and could round a label differently
+    @_one_thread()  # on a busy machine two threads take 20 times as long, and could round a label differently
     def samples(self, clients: Sequence[int], size_C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x and y of these clients, one after another, and the number of samples of each."""
         spec, sizes = self.spec, size_C.tolist()
@@ -177,7 +179,6 @@ class _Maker:
         return x_SD, score_SL.argmax(1), size_C
 
     def common(self) -> tuple[Tensor, Tensor]:
-        """The common W and b of IID data."""
         g = rng(self.seed, "synthetic", "common")
         weight_DL = torch.randn(self.spec.dimension, self.spec.classes, generator=g)
         return weight_DL, torch.randn(self.spec.classes, generator=g)

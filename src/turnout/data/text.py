@@ -1,4 +1,4 @@
-"""Texts from CSV files: `Characters` for predicting the next character, `Sentences` for classification.
+"""Texts from table files: `Characters` for predicting the next character, `Sentences` for classification.
 
 Shape letters: S samples.
 """
@@ -7,33 +7,37 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from turnout.data.columns import number_labels
-from turnout.data.csv_files import Columns, Csv, read_csv
 from turnout.data.description import Description
 from turnout.data.federation import digest
-from turnout.data.files import find_path
-from turnout.data.partition import Partition
-from turnout.data.partitioned import Partitioned, Pool
-from turnout.errors import Mistake
+from turnout.data.partitioned import MayHaveOwners, Pool
+from turnout.data.text_table import Columns, read_tables
+from turnout.errors import UserError
 
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[^\w\s]")
 PADDING, UNKNOWN = 0, 1
 
 
 @dataclass(frozen=True)
-class Characters(Partitioned):
+class Characters(MayHaveOwners):
     """Next-character prediction: x is `length` characters, y the character that follows each of them.
 
     An owner's texts are joined by line breaks and cut into windows without overlap; an incomplete window at the end is
-    dropped, and so is an owner with less text than a window. The classes are the characters in `labels`, or else those
-    that occur, in code order; devices that hold texts each need `labels` (`fixed()` gives them). `min_characters`
-    leaves out owners with less text than that. Several columns together may name an owner: ("play", "speaker").
+    dropped, and so is an owner with less text than a window. Devices that hold texts each need `labels` (`fixed()`
+    gives them).
+
+    path            the table file, a pattern or a folder
+    text_column     the column of the texts
+    owner_column    the column that names the owner, or several together: ("play", "speaker")
+    length          the characters of a window
+    min_characters  owners with less text are left out
+    labels          the classes: characters in their order; None for those that occur, in code order
     """
 
     path: Path | str
@@ -42,41 +46,28 @@ class Characters(Partitioned):
     length: int = 80
     min_characters: int = 0
     labels: tuple[str, ...] | None = None
-    clients: int | None = field(default=None, kw_only=True)
-    partition: Partition | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.length < 1:
-            raise Mistake(f"Characters(length={self.length}): a window has at least 1 character")
+            raise UserError(f"Characters(length={self.length}): a window has at least 1 character")
         if self.labels is not None and (not _once(self.labels) or any(len(label) != 1 for label in self.labels)):
-            raise Mistake("Characters(labels=...): list every character once, each as a text of its own")
+            raise UserError("Characters(labels=...): list every character once, each as a text of its own")
 
     def read(self, data_dir: Path | None = None) -> Pool:
-        table = read_csv(find_path(self.path, data_dir))
+        table = read_tables(self.path, data_dir)
         texts = table.column(self.text_column)
         owner_S, owners = table.owners(self.owner_column)
-        said: list[list[str]] = [[] for _ in owners or ("",)]
+        owned: list[list[str]] = [[] for _ in owners or ("",)]
         for owner, text in zip([0] * len(texts) if owner_S is None else owner_S.tolist(), texts, strict=True):
-            said[owner].append(text)
+            owned[owner].append(text)
         kept = {
             name: "\n".join(parts)
-            for name, parts in zip(owners or ("",), said, strict=True)
+            for name, parts in zip(owners or ("",), owned, strict=True)
             if sum(map(len, parts)) >= max(self.length + 1, self.min_characters)
         }
         if not kept:
-            raise Mistake(f"{table.path}: no owner has enough text; lower length or min_characters")
-        return self._windows(kept)
-
-    def fixed(self, seed: int = 0, data_dir: Path | None = None) -> Characters:
-        """The same texts with their characters as labels, for devices to share."""
-        return replace(self, labels=self.read(data_dir).labels)
-
-    def declared(self) -> Description | None:
-        """What samples are like, where the settings say it without the file; None where they do not."""
-        return None if self.labels is None else _described(self, (self.length,), self.labels)
-
-    def _windows(self, kept: dict[str, str]) -> Pool:
+            raise UserError(f"{table.path}: no owner has enough text; lower length or min_characters")
         codes = [np.frombuffer(text.encode("utf-32-le"), np.uint32) for text in kept.values()]
         found = np.unique(np.concatenate(codes))
         known = found if self.labels is None else np.array([ord(label) for label in self.labels], np.uint32)
@@ -85,7 +76,7 @@ class Characters(Partitioned):
         for owner, code in zip(kept, codes, strict=True):
             if len(strange := np.setdiff1d(code, known)):
                 whose = f"the text of {owner!r}" if owner else "the text"
-                raise Mistake(
+                raise UserError(
                     f"{whose} has the character {chr(strange[0])!r}, which is not among the labels: add or remove it"
                 )
             number = order[np.searchsorted(known, code, sorter=order)]
@@ -104,17 +95,30 @@ class Characters(Partitioned):
             owners=tuple(kept) if self.owner_column else (),
         )
 
+    def fixed(self, seed: int = 0, data_dir: Path | None = None) -> Characters:
+        """The same texts with their characters as labels, for devices to share."""
+        return replace(self, labels=self.read(data_dir).labels)
+
+    def declared(self) -> Description | None:
+        return None if self.labels is None else _described(self, (self.length,), self.labels)
+
 
 @dataclass(frozen=True)
-class Sentences(Partitioned):
+class Sentences(MayHaveOwners):
     """Text classification: x is the last `length` words as numbers, y the class in the label column.
 
     The `vocabulary - 2` most frequent words (ties in alphabetical order) have the numbers from 2 on; 0 is padding and
     1 any other word, so a model needs an embedding of `vocabulary` rows. Padding comes first, so that a recurrent model
     ends on the last word.
 
-    labels  the classes in their order; None for those that occur
-    words   those that have the numbers from 2 on, in that order; None for the most frequent ones
+    path          the table file, a pattern or a folder
+    text_column   the column of the texts
+    label_column  the column of the classes
+    owner_column  the column that names the owner, or several together
+    length        the words of a sample
+    vocabulary    how many numbers there are for words, with padding and unknown
+    labels        the classes in their order; None for those that occur
+    words         the words that have the numbers from 2 on, in that order; None for the most frequent ones
 
     Devices that hold texts each need both in the experiment, or each would number by its own texts: `fixed()` gives
     them as learnt from these texts, and `turnout deploy init` writes them.
@@ -128,61 +132,53 @@ class Sentences(Partitioned):
     vocabulary: int = 10_000
     labels: tuple[str, ...] | None = None
     words: tuple[str, ...] | None = None
-    clients: int | None = field(default=None, kw_only=True)
-    partition: Partition | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.length < 1 or self.vocabulary < 3:
-            raise Mistake("Sentences needs a length of at least 1 and a vocabulary of at least 3")
+            raise UserError("Sentences needs a length of at least 1 and a vocabulary of at least 3")
         if not _once(self.labels) or not _once(self.words):
-            raise Mistake("Sentences: list every label and every word once, or leave the list out")
+            raise UserError("Sentences: list every label and every word once, or leave the list out")
         if len(self.words or ()) > self.vocabulary - 2:
-            raise Mistake(
+            raise UserError(
                 f"Sentences: there are {len(self.words or ())} words, and vocabulary={self.vocabulary} has room for "
                 f"{self.vocabulary - 2}: raise vocabulary, also that of the model"
             )
         for word in self.words or ():
             if WORD.findall(word.lower()) != [word]:
-                raise Mistake(f"Sentences: {word!r} is never found in a text: list single words in small letters")
+                raise UserError(f"Sentences: {word!r} is never found in a text: list single words in small letters")
 
     def read(self, data_dir: Path | None = None) -> Pool:
-        table = read_csv(find_path(self.path, data_dir))
+        return self._read(data_dir)[0]
+
+    def fixed(self, seed: int = 0, data_dir: Path | None = None) -> Sentences:
+        """The same texts with labels and words as learnt from them, for devices to share."""
+        pool, known = self._read(data_dir)
+        return replace(self, labels=pool.labels, words=known)
+
+    def _read(self, data_dir: Path | None) -> tuple[Pool, tuple[str, ...]]:
+        """The samples, and the words that have numbers of their own, in the order of the numbers."""
+        table = read_tables(self.path, data_dir)
         y, labels = number_labels(table, self.label_column, table.column(self.label_column), self.labels)
         owner_S, owners = table.owners(self.owner_column)
-        texts = self._texts(table)
-        known = self._known(texts)
+        texts = [WORD.findall(text.lower()) for text in table.column(self.text_column)]
+        counted = Counter(word for words in texts for word in words)
+        known = self.words or tuple(sorted(counted, key=lambda word: (-counted[word], word))[: self.vocabulary - 2])
         number = {word: i + 2 for i, word in enumerate(known)}
         x = np.full((len(texts), self.length), PADDING, np.int64)
         for i, words in enumerate(texts):
             if used := [number.get(word, UNKNOWN) for word in words[-self.length :]]:
                 x[i, -len(used) :] = used
-        return Pool(torch.from_numpy(x), y, len(labels), labels, None, owner_S, owners, digest(repr(known)))
-
-    def fixed(self, seed: int = 0, data_dir: Path | None = None) -> Sentences:
-        """The same texts with labels and words as learnt from them, for devices to share."""
-        table = read_csv(find_path(self.path, data_dir))
-        return replace(self, labels=self.read(data_dir).labels, words=self._known(self._texts(table)))
+        return Pool(torch.from_numpy(x), y, len(labels), labels, None, owner_S, owners, digest(repr(known))), known
 
     def declared(self) -> Description | None:
-        """What samples are like, where the settings say it without the file; None where they do not."""
         if self.labels is None or self.words is None:
             return None
         return _described(self, (), self.labels, digest(repr(self.words)))
 
-    def _texts(self, table: Csv) -> list[list[str]]:
-        return [WORD.findall(text.lower()) for text in table.column(self.text_column)]
-
-    def _known(self, texts: list[list[str]]) -> tuple[str, ...]:
-        """The words that have numbers of their own, in the order of the numbers."""
-        if self.words is not None:
-            return self.words
-        counted = Counter(word for words in texts for word in words)
-        return tuple(sorted(counted, key=lambda word: (-counted[word], word))[: self.vocabulary - 2])
-
 
 def _once(listed: tuple[str, ...] | None) -> bool:
-    """Whether a list, if there is one, has entries, and each of them once."""
+    """Whether a list has entries and each of them once, or is None."""
     return listed is None or 0 < len(listed) == len(set(listed))
 
 

@@ -1,10 +1,26 @@
-"""A deployment on real devices: what starts servers and devices, and the files they need.
+"""Training on real devices through Flower. Only grid, apps, warm and superlink import flwr (`turnout[flower]`).
 
+    settings    the runtime settings `Flower` of an experiment
+    link        messages to nodes: the promise of a link, and the mailbox of messages that await an answer
+    enrolment   which client a node is: introductions, names, keys, the last reply of each that was used
+    keys        how a device proves who it is
+    devices     real clients of any track: who joins and leaves, one round of work, other questions
+    runtime     the weight track on them: the promise of exchange.py
+
+    answering   the device's side: answers of one client; what the weight track does on a device
+    policy      whether a device accepts work now
     device      a device's file, and the device made from it
-    server      the run loop on a link to devices; the replay of what was seen
-    app         the folder that `turnout deploy init` writes
-    processes   SuperLink, server run and devices as processes of this machine
-    demo        `turnout deploy demo`: a server and five devices, with everything that can go wrong
 
-May import everything below the command line. Only runtimes/flower/ imports flwr.
+    grid        Flower's Grid as a link
+    apps        the ServerApp and the ClientApp; Flower's simulation
+    warm        a SuperNode and the ClientApp in one process that stays
+    superlink   Flower's SuperLink with a shorter path for frequent requests
+
+    server      the run loop on a link to devices; the replay of what was observed
+    processes   SuperLink, server run and devices as processes of this machine
+    serving     `turnout deploy server`: starts and watches them
+    app         the folder that `turnout deploy init` writes
+    demo        `turnout deploy demo`: a server and five devices, and everything that can go wrong
+
+Another track than that of weights says in runtimes/remote.py's terms what its devices do.
 """

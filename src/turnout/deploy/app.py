@@ -1,16 +1,16 @@
-"""The folder that `turnout deploy init` writes: a ready app, for the server and for devices."""
+"""The folder that `turnout deploy init` writes: a complete app, for the server and for devices."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from turnout.config.read import to_toml
 from turnout.data.agreement import Agreeable
-from turnout.errors import Mistake
+from turnout.deploy.settings import Flower
+from turnout.errors import UserError
 from turnout.experiment import Experiment, World
 from turnout.machine.files import write_whole
-from turnout.runtimes.flower.settings import Flower
+from turnout.running.config.read import to_toml
 from turnout.world.participation import Always
 
 PROJECT = """# A Flower app: `flwr run` takes it from here. Its code is turnout, installed on server and devices.
@@ -25,8 +25,8 @@ dependencies = []
 publisher = "turnout"
 
 [tool.flwr.app.components]
-serverapp = "turnout.runtimes.flower.apps:server_app"
-clientapp = "turnout.runtimes.flower.apps:client_app"
+serverapp = "turnout.deploy.apps:server_app"
+clientapp = "turnout.deploy.apps:client_app"
 
 [tool.flwr.app.config]
 experiment = "{experiment}"
@@ -34,17 +34,17 @@ out = "{out}"
 keys = "{keys}"
 """
 
-DEVICE = """# What a device is told: turnout device run device.toml
+DEVICE = """# A device: turnout device run device.toml
 experiment = "experiment.toml"     # the server's own file: model, algorithm, task and seed must be the same
-client = "{client}"                       # a name of its own; where the data numbers its clients, its number
-superlink = "127.0.0.1:8000"       # where the server is
+client = "0"                       # a name of its own; its number, if the data numbers its clients
+superlink = "127.0.0.1:8000"       # the server's address
 folder = "device"                  # where it keeps its rows
 
 # With TLS and a key of its own (certificates.sh makes both):
 # root = "certificates/ca.crt"
 # key = "certificates/device.key"
 
-# Its own data, where it is not the experiment's world.data:
+# Its own data, if it is not the experiment's world.data:
 # [data]
 # kind = "table"
 # path = "mine.csv"
@@ -75,7 +75,7 @@ server)
     [ -f ca.key ] || openssl req -x509 -newkey rsa:4096 -nodes -days 3650 -subj "/CN=turnout authority" \\
         -keyout ca.key -out ca.crt 2>/dev/null
     openssl req -newkey rsa:4096 -nodes -subj "/CN=turnout server" -keyout server.key -out server.csr 2>/dev/null
-    printf 'subjectAltName=%s\\n' "${{names#,}}" > server.ext
+    printf 'subjectAltName=%s\\n' "${names#,}" > server.ext
     openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 825 -extfile server.ext \\
         -out server.crt 2>/dev/null
     rm -f server.csr server.ext
@@ -89,8 +89,8 @@ device)
 esac
 """
 
-UNIT = """# Python and folder are those of the machine this was written on; with TLS, the server's command needs
-# --host 0.0.0.0 --certificates {folder}/certificates as well.
+UNIT = """# Python and folder are those of the machine this was written on. With TLS, the server's command also needs
+# --host 0.0.0.0 --certificates {folder}/certificates.
 [Unit]
 Description=turnout {what}
 After=network-online.target
@@ -108,11 +108,23 @@ WantedBy=multi-user.target
 
 
 def write_app(folder: Path, experiment: Experiment) -> list[Path]:
-    """Write the files of an app; none of them is written over."""
+    """Write the files of an app into a new folder."""
     if folder.exists() and any(folder.iterdir()):
-        raise Mistake(f"{folder} is not empty: name a new folder")
+        raise UserError(f"{folder} is not empty: name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
-    files = app_files(folder.absolute(), for_devices(experiment))
+    place = folder.absolute()
+    files = {
+        "app/pyproject.toml": PROJECT.format(
+            experiment=f"{place}/experiment.toml", out=f"{place}/run", keys=f"{place}/devices"
+        ),
+        "experiment.toml": to_toml(for_devices(experiment)),
+        "device.toml": DEVICE,
+        "certificates.sh": CERTIFICATES,
+    }
+    commands = {"server": f"deploy server {place} --out {place}/run", "device": f"device run {place}/device.toml"}
+    for what, words in commands.items():
+        command = f"{sys.executable} -m turnout {words}"
+        files[f"turnout-{what}.service"] = UNIT.format(what=what, folder=place, command=command)
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
@@ -121,7 +133,7 @@ def write_app(folder: Path, experiment: Experiment) -> list[Path]:
 
 
 def with_columns(experiment: Experiment) -> Experiment:
-    """The experiment; one on a table or on texts also fixes the labels, columns and words that all devices use."""
+    """The experiment; on a table or on texts, with the labels, columns and words that all devices use."""
     data = experiment.world.data
     if not isinstance(data, Agreeable) or data.declared() is not None:
         return experiment
@@ -129,26 +141,10 @@ def with_columns(experiment: Experiment) -> Experiment:
 
 
 def for_devices(experiment: Experiment) -> Experiment:
-    """The experiment on real devices: who turns up, joins and leaves is seen, not drawn."""
+    """The experiment on real devices: turnout, joins and leaves are observed, not drawn."""
     if isinstance(experiment.runtime, Flower):
         return experiment
     world = World(experiment.world.data, Always())
-    told = getattr(experiment.world.data, "clients", None)
-    clients = told if isinstance(told, int) and told > 0 else Flower().clients
+    given = getattr(experiment.world.data, "clients", None)
+    clients = given if isinstance(given, int) and given > 0 else Flower().clients
     return experiment.but(world=world, runtime=Flower(clients=clients, compute=experiment.runtime.compute))
-
-
-def app_files(folder: Path, experiment: Experiment) -> dict[str, str]:
-    units = {
-        "server": f"{sys.executable} -m turnout deploy server {folder} --out {folder}/run",
-        "device": f"{sys.executable} -m turnout device run {folder}/device.toml",
-    }
-    return {
-        "app/pyproject.toml": PROJECT.format(
-            experiment=f"{folder}/experiment.toml", out=f"{folder}/run", keys=f"{folder}/devices"
-        ),
-        "experiment.toml": to_toml(experiment),
-        "device.toml": DEVICE.format(client="0"),
-        "certificates.sh": CERTIFICATES.replace("{{", "{").replace("}}", "}"),
-        **{f"turnout-{what}.service": UNIT.format(what=what, folder=folder, command=c) for what, c in units.items()},
-    }

@@ -1,9 +1,9 @@
 """A device's file, and the device made from it.
 
-experiment = "experiment.toml"     # the server's file: model, algorithm, task and seed must be its own
-client = "kitchen"                 # the client's name (or its number, where the data numbers its clients)
+experiment = "experiment.toml"     # the server's file: model, algorithm, task and seed must be the same
+client = "kitchen"                 # the client's name (or its number, if the data numbers its clients)
 superlink = "192.0.2.7:8000"
-[data]                             # this device's own data; without, that of the experiment
+[data]                             # this device's own data; by default that of the experiment
 [policy]                           # when it works: least_battery, only_charging, unmetered, quiet, own
 """
 
@@ -17,46 +17,43 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from turnout.config.read import build, load
-from turnout.config.text import parse_table
 from turnout.data.agreement import as_agreed
+from turnout.data.description import described, enrolment_of
 from turnout.data.federation import DataSpec
 from turnout.data.renumbered import alone
+from turnout.deploy.answering import LEAVING, LEFT, ClientDevice, Identity, WeightTasks
+from turnout.deploy.enrolment import digest_of
+from turnout.deploy.policy import Policy
 from turnout.deploy.processes import free_port, program, surroundings
 from turnout.engine.trainers import place_of
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Algorithm, Experiment, World
-from turnout.runtimes.clients import Clients
-from turnout.runtimes.flower.answering import LEAVING, LEFT, Device, Identity
-from turnout.runtimes.flower.device import WeightDevice
-from turnout.runtimes.flower.introductions import digest_of
-from turnout.runtimes.flower.policy import Policy
+from turnout.running.config.read import build, load, parse_table
+from turnout.running.tracks.first_values import FirstValues
+from turnout.running.tracks.prepare import settled, track_of
+from turnout.runtimes.client_pool import ClientPool
+from turnout.runtimes.remote import ClientTasks
 from turnout.runtimes.setup import Setup
-from turnout.tracks.first_values import FirstValues
-from turnout.tracks.prepare import settled
-from turnout.tracks.scores.devices import ScoreDevice
-from turnout.tracks.scores.prepare import set_up
-from turnout.tracks.scores.settings import Scores
-from turnout.world.enrolment import described, enrolment_of
 from turnout.world.events import Calendar
 
 
 @dataclass(frozen=True)
-class DeviceFile:
-    """What a device's file says; paths are relative to the file.
+class DeviceSettings:
+    """The settings in a device's file; paths are relative to the file.
 
-    experiment  the server's experiment file
-    client      its client's name
-    superlink   where the server is: host:port
-    folder      where its rows are kept
-    data        its own data; without, that of the experiment, which also fixes labels and columns of a table
-    policy      when it works
-    key         its private key, for a server that knows its devices by their keys
-    root        the certificate of whoever signed the server's: without, nothing is encrypted
-    look        seconds between two looks for a message: with hundreds of devices, more
-    slowness    seconds added whenever training looks at the clock, to try what slow devices do
-    step_seconds  that a step of training takes at least, to the same end
-    down_mbps   how fast messages come at most, to try what thin links do (0: as fast as they can), and up_mbps go
+    experiment    the server's experiment file
+    client        its client's name
+    superlink     the server's address: host:port
+    folder        where its rows are kept
+    data          its own data; by default that of the experiment, which also fixes labels and columns of a table
+    policy        when it works
+    key           its private key, for a server that knows its devices by their keys
+    root          certificate of the authority that signed the server's: without, nothing is encrypted
+    look          seconds between two looks for a message: more with hundreds of devices
+    slowness      seconds added whenever training checks the time, to simulate a slow device
+    step_seconds  seconds that a step of training takes at least, for the same purpose
+    down_mbps     speed limit of incoming messages, to simulate a slow link (0: no limit)
+    up_mbps       the same of outgoing ones
     """
 
     experiment: Path = Path("experiment.toml")
@@ -74,56 +71,55 @@ class DeviceFile:
     up_mbps: float = 0.0
 
 
-def read_device(path: Path) -> DeviceFile:
-    """A device's file."""
+def read_device(path: Path) -> DeviceSettings:
+    """The settings of a device's file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise Mistake(f"cannot read the device's file {path}: {error.strerror}; turnout deploy init DIR writes one"
-                      ) from error  # fmt: skip
+        raise UserError(f"cannot read the device's file {path}: {error.strerror}; turnout deploy init DIR writes one"
+                        ) from error  # fmt: skip
     except UnicodeDecodeError as error:
-        raise Mistake(f"{path} is not valid TOML: {error}") from error
+        raise UserError(f"{path} is not valid TOML: {error}") from error
     table = parse_table(text, str(path))
-    found: DeviceFile = build(DeviceFile, table | {"client": str(table.get("client", ""))}, "")
+    found: DeviceSettings = build(DeviceSettings, table | {"client": str(table.get("client", ""))}, "")
     if not found.client:
-        raise Mistake(f'{path} does not say whose device this is: client = "a name of its own"')
+        raise UserError(f'{path} does not name its client: client = "a name of its own"')
     paths = {
         n: path.parent / p for n in ("experiment", "folder", "key", "root") if (p := getattr(found, n)) is not None
     }
     return replace(found, **paths)
 
 
-def open_device(path: Path) -> Device:
+def open_device(path: Path) -> ClientDevice:
     """The device of such a file, with its data loaded."""
-    said = read_device(path)
-    experiment = load(said.experiment)
-    return make_device(experiment, said)
+    settings = read_device(path)
+    return make_device(load(settings.experiment), settings)
 
 
-def make_device(experiment: Experiment, said: DeviceFile, data_dir: Path | None = None) -> Device:
+def make_device(experiment: Experiment, settings: DeviceSettings, data_dir: Path | None = None) -> ClientDevice:
     """A device for one client of an experiment."""
-    data = as_agreed(said.data, experiment.world.data)
-    federation = alone(data.load(experiment.seed, data_dir), said.client)
+    data = as_agreed(settings.data, experiment.world.data)
+    federation = alone(data.load(experiment.seed, data_dir), settings.client)
     given = experiment.but(world=World(data), runtime=experiment.runtime.compute)
     enrolment = enrolment_of(federation)
-    if isinstance(given.algorithm, Scores):
+    tasks: ClientTasks
+    if isinstance(given.algorithm, Algorithm):
+        prepared, template, model = settled(given, enrolment)
+        assert isinstance(prepared.algorithm, Algorithm)
+        place = place_of(prepared.runtime.compute)
+        pool = ClientPool(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
+        values = "".join(FirstValues.of(template, model.layout).marks().values())
+        tasks = WeightTasks(prepared, pool, settings.folder, values, settings.slowness, settings.step_seconds)
+    else:
         clients = getattr(experiment.runtime, "clients", enrolment.clients)  # models are planned for all of them
-        setup = set_up(given, federation, replace(enrolment, clients=clients))
-        named = Identity(said.client, described(enrolment, "").text(), digest_of(setup.experiment), said.key)
-        return ScoreDevice(named, setup, said.folder, said.policy)
-    prepared, template, model = settled(given, enrolment)
-    assert isinstance(prepared.algorithm, Algorithm)
-    place = place_of(prepared.runtime.compute)
-    clients = Clients(Setup(prepared, prepared.algorithm, federation, model, Calendar(), place))
-    values = "".join(FirstValues.of(template, model.layout).marks().values())
-    identity = Identity(said.client, described(enrolment, "").text(), digest_of(prepared), said.key, values)
-    device = WeightDevice(identity, clients, said.folder, said.policy)
-    device.slowness, device.step_seconds = said.slowness, said.step_seconds
-    return device
+        tasks = track_of(given).client_tasks(given, replace(enrolment, clients=clients), federation, settings.folder)
+    description, digest = described(enrolment, "").text(), digest_of(tasks.experiment)
+    identity = Identity(settings.client, description, digest, settings.key, tasks.values)
+    return ClientDevice(identity, tasks, settings.folder, settings.policy)
 
 
 def run_once(paths: Sequence[Path]) -> None:
-    """Be these devices, a thread each, until they have left, or their connections are lost for good."""
+    """Run these devices, a thread each, until they have left or their connections are lost for good."""
     devices = [(open_device(path), read_device(path)) for path in paths]
     threads = [threading.Thread(target=stay_as, args=own, daemon=True) for own in devices[1:]]
     for thread in threads:
@@ -133,28 +129,29 @@ def run_once(paths: Sequence[Path]) -> None:
         thread.join()
 
 
-def stay_as(device: Device, said: DeviceFile) -> None:
-    """Be this device, reached the way its file says, until it has left or its connection is lost for good."""
-    from turnout.runtimes.flower.warm import Way, stay
+def stay_as(device: ClientDevice, settings: DeviceSettings) -> None:
+    """Run a device, connected as its file says, until it has left or its connection is lost for good."""
+    from turnout.deploy.warm import Speed, stay
 
-    stay(device, said.superlink, said.root, said.key, Way(said.look, said.down_mbps, said.up_mbps))
+    speed = Speed(settings.look, settings.down_mbps, settings.up_mbps)
+    stay(device, settings.superlink, settings.root, settings.key, speed)
 
 
 def stock_command(path: Path, port: int) -> list[str]:
     """A stock SuperNode for this device; it starts a process for every message, and needs a port of its own."""
-    said = read_device(path)
-    secure = ["--insecure"] if said.root is None else ["--root-certificates", str(said.root)]
-    keyed = [] if said.key is None else ["--auth-supernode-private-key", str(said.key)]
+    settings = read_device(path)
+    secure = ["--insecure"] if settings.root is None else ["--root-certificates", str(settings.root)]
+    keyed = [] if settings.key is None else ["--auth-supernode-private-key", str(settings.key)]
     return [
-        program("flower-supernode"), *secure, *keyed, "--superlink", said.superlink, "--port", str(port),
+        program("flower-supernode"), *secure, *keyed, "--superlink", settings.superlink, "--port", str(port),
         "--node-config", f'device="{path.absolute()}"',
     ]  # fmt: skip
 
 
 def keep_running(paths: Sequence[Path], pause: float, stock: bool = False) -> None:
-    """Be these devices, in a process that is started again when it dies, until all of them have left."""
+    """Run these devices in a process that is restarted when it dies, until all of them have left."""
     if stock and len(paths) > 1:
-        raise Mistake("a stock node is one device: start one for each file")
+        raise UserError("a stock node is one device: start one for each file")
     while staying := [path for path in paths if not (read_device(path).folder / LEFT).exists()]:
         own = [sys.executable, "-m", "turnout", "device", "run", *map(str, staying), "--once"]
         subprocess.run(stock_command(paths[0], free_port()) if stock else own, env=surroundings({}), check=False)
@@ -162,7 +159,7 @@ def keep_running(paths: Sequence[Path], pause: float, stock: bool = False) -> No
 
 
 def ask_to_leave(path: Path) -> Path:
-    """Have the device say goodbye; its folder."""
+    """Make a device ask the server to leave; returns its folder."""
     folder = read_device(path).folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / LEAVING).touch()

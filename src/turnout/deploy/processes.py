@@ -1,4 +1,4 @@
-"""SuperLink, the server's run and devices as processes. Each is started, watched and started again from here."""
+"""SuperLink, the server's run and devices as processes of this machine."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
-ANSWER_SECONDS = 300.0  # for a command of Flower's, or a SuperLink: it takes a few, on a busy machine many times that
-SUPERLINK = "turnout.runtimes.flower.superlink"  # the module that runs Flower's
+ANSWER_SECONDS = 300.0  # for a command of Flower's, or a SuperLink: a few are enough unless the machine is busy
+SUPERLINK = "turnout.deploy.superlink"  # the module that runs Flower's
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
-class NoAnswer(Mistake):
-    """A command of Flower's took too long; what it was asked for may be done all the same."""
+class NoAnswer(UserError):
+    """A command of Flower's took too long; it may have taken effect all the same."""
 
 
 def surroundings(own: dict[str, str]) -> dict[str, str]:
@@ -44,12 +43,19 @@ def program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     if beside.exists():
         return str(beside)
-    raise Mistake(f"{name} is not installed beside {sys.executable}: pip install 'turnout[flower]'")
+    raise UserError(f"{name} is not installed beside {sys.executable}: pip install 'turnout[flower]'")
 
 
 @dataclass
 class Process:
-    """A process in a session of its own, so that it can be ended with all it has started."""
+    """A process in a session of its own, so that it can be ended with all processes it has started.
+
+    name         what it is called
+    command      its command line
+    log          the file of its output
+    environment  more variables of its environment
+    popen        the process, once it is started
+    """
 
     name: str
     command: Sequence[str]
@@ -60,7 +66,10 @@ class Process:
     def start(self) -> Process:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as out:
-            self.popen = _popen(self.command, surroundings(self.environment), out)
+            self.popen = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=surroundings(self.environment),
+                start_new_session=True,
+            )  # fmt: skip
         return self
 
     @property
@@ -68,35 +77,33 @@ class Process:
         return self.popen is not None and self.popen.poll() is None
 
     def kill(self) -> None:
-        """End it at once, with all it has started."""
-        self._signal(signal.SIGKILL)
-
-    def stop(self, seconds: float = 5.0) -> None:
-        """Ask it to end; end it if it does not."""
-        self._signal(signal.SIGTERM)
-        until = time.monotonic() + seconds
-        while self.runs and time.monotonic() < until:
-            time.sleep(0.05)
-        self.kill()
-
-    def _signal(self, number: int) -> None:
-        if self.popen is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(self.popen.pid, number)
-        if number == signal.SIGKILL:
+        """End it at once, with all processes it has started."""
+        if self.popen is not None:
+            self._signal(self.popen, signal.SIGKILL)
             self.popen.wait()
 
+    def stop(self, seconds: float = 5.0) -> None:
+        """Ask it to end; kill it if it does not."""
+        if self.popen is not None:
+            self._signal(self.popen, signal.SIGTERM)
+            until = time.monotonic() + seconds
+            while self.runs and time.monotonic() < until:
+                time.sleep(0.05)
+            self.kill()
 
-def _popen(command: Sequence[str], environment: dict[str, str], out: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, start_new_session=True
-    )
+    @staticmethod
+    def _signal(popen: subprocess.Popen[bytes], number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(popen.pid, number)
 
 
 @dataclass(frozen=True)
 class Tls:
-    """The server's certificate; with `known_keys`, only nodes whose keys were registered get in."""
+    """The server's certificate.
+
+    folder      its files: ca.crt, server.crt, server.key
+    known_keys  whether only nodes with registered keys may connect
+    """
 
     folder: Path
     known_keys: bool = True
@@ -109,10 +116,15 @@ class Tls:
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """Where a server runs: its app, its working folder, host and port.
+    """Where a server runs.
 
-    in_memory  the SuperLink keeps nothing on disk: with hundreds of devices it is many times faster, and one that dies
-               has forgotten its nodes, which come again as new ones
+    app        the folder of its app
+    work       its working folder
+    host       the address it listens on
+    port       its port
+    tls        its certificate; None: nothing is encrypted
+    in_memory  the SuperLink keeps nothing on disk: many times faster with hundreds of devices, but if it dies it has
+               forgotten its nodes, which connect again as new ones
     """
 
     app: Path
@@ -124,7 +136,7 @@ class ServerPlace:
 
     @property
     def address(self) -> str:
-        """As seen from this machine."""
+        """Its address on this machine."""
         return f"127.0.0.1:{self.port}" if self.host in ("0.0.0.0", "127.0.0.1") else f"{self.host}:{self.port}"
 
     @property
@@ -142,7 +154,7 @@ class ServerPlace:
         return Process("SuperLink", command, self.work / "superlink.log", self.environment)
 
     def configure(self) -> None:
-        """Tell `flwr` where the SuperLink is."""
+        """Write the SuperLink's address where `flwr` reads it."""
         home = self.work / "flower"
         home.mkdir(parents=True, exist_ok=True)
         trust = "insecure = true" if self.tls is None else f'root-certificates = "{self.tls.folder / "ca.crt"}"'
@@ -150,20 +162,19 @@ class ServerPlace:
         (home / "config.toml").write_text(text, encoding="utf-8")
 
     def flwr(self, *words: str) -> dict[str, object]:
-        """What a command of Flower's says, as JSON."""
-        command = [program("flwr"), *words, "--format", "json"]
+        """Run a command of Flower's; its answer, which is JSON."""
+        command, name = [program("flwr"), *words, "--format", "json"], f"flwr {' '.join(words[:2])}"
         environment = surroundings(self.environment)
         try:
             done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=ANSWER_SECONDS)
         except subprocess.TimeoutExpired as error:
-            raise NoAnswer(f"flwr {' '.join(words[:2])} has not answered in {ANSWER_SECONDS:.0f} s") from error
+            raise NoAnswer(f"{name} has not answered in {ANSWER_SECONDS:.0f} s") from error
         try:
             found: dict[str, object] = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError as error:
-            said = (done.stderr or done.stdout).strip()[-500:]
-            raise Mistake(f"flwr {' '.join(words[:2])} failed: {said}") from error
+            raise UserError(f"{name} failed: {(done.stderr or done.stdout).strip()[-500:]}") from error
         if found.get("success") is False:
-            raise Mistake(f"flwr {' '.join(words[:2])} failed: {found.get('error-message', found)}")
+            raise UserError(f"{name} failed: {found.get('error-message', found)}")
         return found
 
     def submit(self, experiment: Path, out: Path, keys: Path | None) -> str:
@@ -172,13 +183,8 @@ class ServerPlace:
         config = f'experiment="{experiment.absolute()}" out="{out.absolute()}" keys="{known}"'
         return str(self.flwr("run", str(self.app), "here", "--run-config", config)["run-id"])
 
-    def status(self, run: str) -> str:
-        found = self.flwr("list", "here", "--run-id", run)
-        runs = found.get("runs")
-        return str(runs[0]["status"]) if isinstance(runs, list) and runs else "unknown"
-
     def register(self, public_key: Path) -> None:
-        """Let the node with this key in."""
+        """Admit the node with this key."""
         self.flwr("supernode", "register", str(public_key), "here")
 
     def wait(self, superlink: Process) -> None:
@@ -191,10 +197,10 @@ class ServerPlace:
                 return
             except OSError:
                 time.sleep(0.2)
-        raise Mistake(f"the SuperLink does not start: look at {superlink.log}")
+        raise UserError(f"the SuperLink does not start: look at {superlink.log}")
 
 
 def device_process(files: Sequence[Path], log: Path) -> Process:
-    """`turnout device run` of devices' files, which ends where the connection is lost."""
+    """`turnout device run` of devices' files, which ends when the connection is lost."""
     command = [sys.executable, "-m", "turnout", "device", "run", *map(str, files), "--once"]
     return Process(files[0].stem, command, log, {"OMP_NUM_THREADS": "1"})

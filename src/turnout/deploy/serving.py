@@ -1,11 +1,11 @@
-"""`turnout deploy server`: a SuperLink and the server's run, watched, and started again where one of them dies."""
+"""`turnout deploy server`: a SuperLink and the server's run, watched, and restarted if one of them dies."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,21 +13,31 @@ from typing import Any
 
 from turnout.deploy.processes import SUPERLINK, NoAnswer, Process, ServerPlace
 from turnout.deploy.server import FINISHED, PID, beside
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.files import write_whole
-from turnout.records.records import Records
+from turnout.running.records.records import Records
 
 LOOK = 1.0  # seconds between two looks
 SUPERLINK_PID = "superlink.pid"  # in the server's working folder
-DEATHS = 3  # in the same round, after which a run is not started again
-PATIENCE = 60.0  # seconds within which a submitted run must have begun; each time it has not, twice as many
+DEATHS = 3  # in the same round, after which a run is not restarted
+PATIENCE = 60.0  # seconds within which a submitted run must have begun; doubled each time it has not
 
 Say = Callable[[str], None]
 
 
 @dataclass
 class Serving:
-    """A deployment's server while it is watched. Keys in the folder `keys` are registered as they come."""
+    """A deployment's server while it is watched.
+
+    place       where it runs
+    experiment  the experiment's file
+    out         the run's folder
+    keys        a folder of public keys, which are registered as they appear
+    say         prints a line
+    superlink   the SuperLink's process, once it is started
+    run         Flower's number of the run
+    began       when the run was submitted
+    """
 
     place: ServerPlace
     experiment: Path
@@ -38,7 +48,7 @@ class Serving:
     run: str = ""
     began: float = 0.0
     _registered: set[str] = field(default_factory=set)
-    _told: int = -1
+    _last: int = -1  # the last round that was reported
     _deaths: list[int] = field(default_factory=list)  # the round in which the run died, each time
     _patience: float = PATIENCE
 
@@ -46,7 +56,10 @@ class Serving:
         """Start the SuperLink and the run."""
         self.place.work.mkdir(parents=True, exist_ok=True)
         beside(self.out, FINISHED).unlink(missing_ok=True)
-        self._skip_old_rounds()
+        with suppress(UserError), Records.read(self.out / "records.sqlite") as records:
+            self._last = max(records.column("round").tolist(), default=-1)
+        if self.rounds_done():
+            self.say(f"{self.out} has {self.rounds_done()} rounds already (--out DIR begins another run)")
         self.place.configure()
         self._end_orphans()
         self._start_superlink()
@@ -61,21 +74,19 @@ class Serving:
         self.place.wait(self.superlink)
 
     def _end_orphans(self) -> None:
-        """End what an earlier server of this folder has left behind that was killed without warning."""
-        for file, word in (
-            (self.place.work / SUPERLINK_PID, SUPERLINK),
-            (beside(self.out, PID), "flwr-serverapp"),
-        ):
-            pid = number_in(file)
-            if pid is not None and word in command_of(pid):
-                with suppress(ProcessLookupError):
+        """End processes of an earlier server of this folder that was killed."""
+        for file, word in ((self.place.work / SUPERLINK_PID, SUPERLINK), (beside(self.out, PID), "flwr-serverapp")):
+            pid = _number_in(file)
+            if pid is None:
+                continue
+            with suppress(OSError):
+                if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)
-                while alive(pid):
-                    time.sleep(0.1)
+                    while alive(pid):
+                        time.sleep(0.1)
 
     def submit(self) -> None:
-        with suppress(OSError):
-            beside(self.out, PID).unlink()
+        beside(self.out, PID).unlink(missing_ok=True)
         try:
             self.run = self.place.submit(self.experiment, self.out, self.keys)
             self.say(f"Flower's run {self.run} has begun")
@@ -84,97 +95,87 @@ class Serving:
         self.began = time.monotonic()
 
     def register(self) -> None:
-        """Let in those whose public keys have been put into the folder."""
-        for path in sorted(self.keys.glob("*.pub")) if self.keys and self.keys.is_dir() else ():
-            if path.name not in self._registered:
-                self._let_in(path)
-
-    def _let_in(self, path: Path) -> None:
-        try:
-            self.place.register(path)
-            self.say(f"{path.name} may connect")
-        except NoAnswer as error:
-            self.say(f"{error}: {path.name} is tried again")
-            return
-        except Mistake:  # it was registered before the SuperLink was started again
-            pass
-        self._registered.add(path.name)
+        """Register the public keys that are new in the folder."""
+        paths = sorted(self.keys.glob("*.pub")) if self.keys and self.keys.is_dir() else ()
+        for path in (path for path in paths if path.name not in self._registered):
+            try:
+                self.place.register(path)
+                self.say(f"{path.name} may connect")
+            except NoAnswer as error:
+                self.say(f"{error}: {path.name} is tried again")
+                continue
+            except UserError:  # it was registered before the SuperLink was restarted
+                pass
+            self._registered.add(path.name)
 
     def watch(self) -> bool:
-        """Look once: start again what has died. Whether the run is complete."""
-        self.tell()
+        """Look once, and restart processes that have died; whether the run is complete."""
+        self.report()
         if beside(self.out, FINISHED).exists():
             return True
         assert self.superlink is not None
         if not self.superlink.runs:
-            self.say("the SuperLink has died: it is started again")
+            self.say("the SuperLink has died: it is restarted")
             self._registered.clear()
             self._start_superlink()
             self.end_run()
             self.submit()
         elif self.dead() and not beside(self.out, FINISHED).exists():
-            self._go_on()
+            self._resubmit()
         self.register()
         return False
 
-    def _go_on(self) -> None:
-        """Start the run again, unless it has died several times without a round in between."""
-        self._deaths = [t for t in self._deaths if t == self._told] + [self._told]
+    def _resubmit(self) -> None:
+        """Restart the run, unless it has died several times without a round in between."""
+        self._deaths = [t for t in self._deaths if t == self._last] + [self._last]
         if len(self._deaths) > DEATHS:
-            raise Mistake(
-                f"the server's run has died {DEATHS + 1} times in the same round: {self.superlink_log()} says why"
+            raise UserError(
+                f"the server's run has died {DEATHS + 1} times in the same round: {self.place.work / 'superlink.log'} "
+                "has the reason"
             )
         self._patience = 2 * self._patience if self.pid() is None else PATIENCE
-        self.say("the server's run has died: it goes on from its last checkpoint")
-        with suppress(Mistake):
+        self.say("the server's run has died: it resumes from its last checkpoint")
+        with suppress(UserError):
             self.place.flwr("stop", self.run, "here")
         self.submit()
 
-    def superlink_log(self) -> Path:
-        return self.place.work / "superlink.log"
-
     def dead(self) -> bool:
-        """Whether the process that had the run's folder is gone, or never came."""
+        """Whether the run's process is gone, or never began."""
         pid = self.pid()
         if pid is None:
             return time.monotonic() - self.began > self._patience
         return not alive(pid)
 
     def pid(self) -> int | None:
-        return number_in(beside(self.out, PID))
+        return _number_in(beside(self.out, PID))
 
     def end_run(self) -> None:
-        """End a run that has lost its SuperLink; what it had finished is in its folder."""
+        """Kill the run's process; finished rounds are in its folder."""
         pid = self.pid()
         if pid is not None and alive(pid):
             with suppress(ProcessLookupError):
-                os.kill(pid, 9)
+                os.kill(pid, signal.SIGKILL)
 
-    def _skip_old_rounds(self) -> None:
-        """Say how far the run in the folder is, instead of every round of it."""
-        if (self.out / "records.sqlite").exists():
-            with suppress(Mistake), Records.read(self.out / "records.sqlite") as records:
-                self._told = max(records.column("round").tolist(), default=-1)
-        if self.rounds_done():
-            self.say(f"{self.out} has {self.rounds_done()} rounds already (--out DIR begins another run)")
-
-    def tell(self) -> None:
-        """A line for every round that has ended since."""
-        if not (self.out / "records.sqlite").exists():
-            return
-        with suppress(Mistake), Records.read(self.out / "records.sqlite") as records:
+    def report(self) -> None:
+        """Print a line for every round that has ended since."""
+        with suppress(UserError), Records.read(self.out / "records.sqlite") as records:
             rounds = records.rounds()
-            last = int(rounds["round"].max()) if len(rounds["round"]) else -1
             for i, t in enumerate(rounds["round"].tolist()):
-                if t > self._told:
-                    self.say(_line(rounds, i))
+                if t > self._last:
+                    value: dict[str, Any] = {name: column[i] for name, column in rounds.items()}
+                    counts = {n: value[n] for n in ("late", "unreachable") if n in value and value[n] == value[n]}
+                    words = [f", {n} {count:.0f}" for n, count in counts.items() if count]
+                    why = ("declined", "refused", "skipped")
+                    words += [f", {n}: {value[n]}" for n in why if isinstance(value.get(n), str)]
+                    answered = f"{value['answered']} of {value['asked']} answered, {value['seconds']:.1f} s"
+                    self.say(f"round {t}: {answered}" + "".join(words))
             for t, client, kind, detail in records.events():
-                if t > self._told:
+                if t > self._last:
                     self.say(f"  client {client}: {kind} ({detail})")
-            self._told = last
+            self._last = int(rounds["round"].max()) if len(rounds["round"]) else -1
 
     def rounds_done(self) -> int:
-        return self._told + 1
+        return self._last + 1
 
     def stop(self) -> None:
         self.end_run()
@@ -182,28 +183,11 @@ class Serving:
             self.superlink.stop()
 
 
-def _line(rounds: Mapping[str, Any], i: int) -> str:
-    value = {name: column[i] for name, column in rounds.items()}
-    more = [f"{n} {value[n]:.0f}" for n in ("late", "unreachable") if value.get(n) == value.get(n) and value.get(n)]
-    words = [f"{n}: {value[n]}" for n in ("declined", "refused", "skipped") if isinstance(value.get(n), str)]
-    return (f"round {value['round']}: {value['answered']} of {value['asked']} answered, "
-            f"{value['seconds']:.1f} s" + "".join(f", {word}" for word in [*more, *words]))  # fmt: skip
-
-
-def number_in(file: Path) -> int | None:
-    """The number that a file holds; None without one."""
+def _number_in(file: Path) -> int | None:
     try:
         return int(file.read_text())
     except (OSError, ValueError):
         return None
-
-
-def command_of(pid: int) -> str:
-    """What a process runs; nothing where that cannot be known."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def alive(pid: int) -> bool:

@@ -17,13 +17,10 @@ from torch.func import grad, vmap
 
 from turnout.engine.batches import Batch
 from turnout.engine.dropout import seeded
-from turnout.engine.factored import ChunkWeights
-from turnout.engine.gpu.captured import descend_captured
-from turnout.engine.gpu.graphs import GraphCache
+from turnout.engine.kernels.graphs import GraphCache, descend_captured
 from turnout.engine.losses import shares
-from turnout.engine.network import Network
-from turnout.engine.own_kernels import ForClients
-from turnout.machine.rehearsal import rehearse
+from turnout.engine.network import ForClients, Network
+from turnout.machine.triton_tools import rehearse
 from turnout.types import Tensors
 
 ROOM = {"cpu": 16 << 20, "cuda": 1 << 30}  # bytes of per-sample gradients held at once, under vmap
@@ -36,18 +33,18 @@ class Vmapped:
     sees_padding = True
 
     def __init__(self, network: Network):
-        self.network, self.graphs = network, GraphCache()
+        self.network = network
+        self.graphs: GraphCache | None = GraphCache()
         self._grad = vmap(grad(self._losses, has_aux=True))
         for module in network.module.modules():
-            if isinstance(module, nn.RNNBase):  # it would ask for the addresses of weights that are none under vmap
-                module.flatten_parameters = _as_they_are  # type: ignore[method-assign]
+            if isinstance(module, nn.RNNBase):  # it would ask for the addresses of weights, which vmap does not have
+                module.flatten_parameters = lambda: None  # type: ignore[method-assign]
         self._sample_grads = vmap(vmap(grad(self._loss), (None, None, 0, 0, 0)))
         self._cudnn = not network.has_batch_statistics(channels=1)  # under vmap cuDNN refuses BatchNorm of one channel
         self._rehearsed = False
 
     def _loss(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor) -> Tensor:
-        output = self.network.scores(x, {**weights, **states})
-        return (self.network.loss(output, y) * share_B).sum()
+        return (self.network.loss(self.network.scores(x, {**weights, **states}), y) * share_B).sum()
 
     def _losses(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor, gain: Tensor) -> Any:
         """The loss times a gain, which only its gradient sees, and the loss."""
@@ -59,7 +56,7 @@ class Vmapped:
             self.network.module.train(batch.training)
         weights = self.network.layout.views(flat_cP)
         inner = {**states, **(self.network.keyed(batch.keys_ck) if batch.training else {})}
-        share_cB = _shares(batch, flat_cP.dtype)
+        share_cB = _ones(batch, flat_cP.dtype) / batch.x.shape[1] if batch.mask_cB is None else shares(batch.mask_cB)
         gain_c = torch.as_tensor(gain, dtype=flat_cP.dtype, device=flat_cP.device).expand(len(flat_cP))
         with _cudnn(self._cudnn), ForClients():
             grads, loss_c = self._grad(weights, inner, batch.x, batch.y, share_cB, gain_c)
@@ -71,10 +68,7 @@ class Vmapped:
         return loss_c
 
     def descend(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, decay: float) -> Tensor:
-        keep = 1 - lr * decay
-        if flat_cP.is_cuda:
-            return descend_captured(self.graphs, self._fused, flat_cP, states, batch, lr, keep)
-        return self._fused(flat_cP, states, batch, lr, keep)
+        return descend_captured(self.graphs, self._fused, flat_cP, states, batch, lr, 1 - lr * decay)
 
     def _fused(self, flat_cP: Tensor, states: Tensors, batch: Batch, gain: float | Tensor, keep: float) -> Tensor:
         grads, loss_c = self._all(flat_cP, states, batch, gain)
@@ -101,12 +95,6 @@ class Vmapped:
             for name, value in into.items():
                 value.add_(grads[name].square_().sum(1), alpha=scale)
 
-    def chunk_weights(self, start_cP: Tensor, clients: int, samples: int) -> ChunkWeights | None:
-        return None
-
-    def factored_bytes(self, start_cP: Tensor, samples: int) -> int:
-        return 0
-
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
         if x.is_cuda and not self._rehearsed:
             rehearse(lambda: self.twin()._outputs(flat_cP, states, x))
@@ -123,10 +111,6 @@ class Vmapped:
         return Vmapped(self.network.twin())
 
 
-def _as_they_are() -> None:
-    """Instead of moving recurrent weights into one piece for cuDNN."""
-
-
 @contextmanager
 def _cudnn(wanted: bool) -> Iterator[None]:
     """cuDNN switched off inside the block unless wanted."""
@@ -136,13 +120,6 @@ def _cudnn(wanted: bool) -> Iterator[None]:
         yield
     finally:
         cudnn.enabled = before
-
-
-def _shares(batch: Batch, dtype: torch.dtype) -> Tensor:
-    """Each sample's weight in its client's mean loss [c, B]."""
-    if batch.mask_cB is None:
-        return _ones(batch, dtype) / batch.x.shape[1]
-    return shares(batch.mask_cB)
 
 
 def _ones(batch: Batch, dtype: torch.dtype) -> Tensor:
@@ -238,12 +215,6 @@ class Looped:
             self.gradient(flat_cP, states, sample, grad_cP)
             real = 1.0 if batch.mask_cB is None else batch.mask_cB[:, s, None]
             into_cP.add_(grad_cP.square_().mul_(real), alpha=scale)
-
-    def chunk_weights(self, start_cP: Tensor, clients: int, samples: int) -> ChunkWeights | None:
-        return None
-
-    def factored_bytes(self, start_cP: Tensor, samples: int) -> int:
-        return 0
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
         self.network.module.eval()

@@ -1,11 +1,7 @@
 """Forward and backward pass of a plain stack of layers, written by hand, for a chunk of clients at once.
 
-Faster than `vmap(grad)` for two reasons: a weight's gradient and its plain-SGD update are one matrix product that adds
-directly to the weights (`W.baddbmm_(dᵀ, x, alpha=-lr)`), and no autograd graph is built. On a GPU some layers have
-kernels of their own (engine/gpu/layers.py).
-
-A model with any other layer, or with a loss that is not in engine/losses.py, is trained under `vmap`
-(engine/autograd.py). The tests compare both with the plain loop.
+Faster than `vmap(grad)`: a weight's gradient and its plain-SGD update are one matrix product that adds directly to the
+weights (`W.baddbmm_(dᵀ, x, alpha=-lr)`), and no autograd graph is built. Other layers and losses are for autograd.py.
 
 Shape letters: c clients of a chunk, B batch.
 """
@@ -13,55 +9,39 @@ Shape letters: c clients of a chunk, B batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
-from turnout.engine.batch_norm import BatchNorm
 from turnout.engine.dropout import AddressedDropout
 from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
-from turnout.engine.layers import Convolution, Dense, Drop, Flatten, Layer, MaxPool, ReLU, Softmax
+from turnout.engine.kernels.layers import for_gpu, supports
+from turnout.engine.layers import BatchNorm, Convolution, DenseLayer, Drop, Flatten, Layer, MaxPool, ReLU, Softmax, pair
 from turnout.engine.losses import Loss
 from turnout.types import Tensors
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A whole model: its layers, and the loss of their output."""
+    """A whole model: its layers in order, and the loss of their output."""
 
     layers: Sequence[Layer]
     loss: Loss
 
     def descend(self, x: Tensor, y: Tensor, mask_cB: Tensor | None, weights: Tensors, sink: GradientSink) -> Tensor:
         """One forward and backward pass, gradients into the sink; returns the mean loss of each client."""
-        layers = _for_device(self.layers, x)
+        layers = for_gpu(self.layers) if supports(x) else self.layers
         output, saved = _forward(layers, x, weights)
-        loss_c, d = self.loss(output, y, mask_cB, sink.gain)
-        _backward(layers, d, saved, weights, sink)
+        if isinstance(sink, SquaredGradientSink):  # each sample's own gradient, not its share of the mean
+            loss_c, d = self.loss(output, y, None, x.shape[1])
+            d = d if mask_cB is None else d.mul_(mask_cB.unsqueeze(2))
+        else:
+            loss_c, d = self.loss(output, y, mask_cB, sink.gain)
+        first = next(i for i, layer in enumerate(layers) if not isinstance(layer, Flatten | ReLU | MaxPool | Drop))
+        for i in reversed(range(first, len(layers))):  # down to the first layer that has parameters
+            d = layers[i].backward(d, saved[i], weights, sink, first=i == first)
         return loss_c
-
-    def add_squares(
-        self,
-        x: Tensor,
-        y: Tensor,
-        mask_cB: Tensor | None,
-        weights: Tensors,
-        targets: Tensors,
-        keep: float,
-        scale: float,
-    ) -> None:
-        """targets <- keep * targets (0 or 1) + scale * the squares of each (real) sample's own gradient."""
-        layers = _for_device(self.layers, x)
-        output, saved = _forward(layers, x, weights)
-        _, d = self.loss(output, y, None, x.shape[1])
-        d = d if mask_cB is None else d.mul_(mask_cB.unsqueeze(2))
-        _backward(layers, d, saved, weights, SquaredGradientSink(targets, keep, scale, 1.0))
-
-    def in_evaluation(self) -> Stack:
-        """The same model in evaluation mode: no dropout, BatchNorm uses its running statistics."""
-        kept = (layer for layer in self.layers if not isinstance(layer, Drop))
-        return Stack(tuple(replace(h, training=False) if isinstance(h, BatchNorm) else h for h in kept), self.loss)
 
     def outputs(self, x: Tensor, weights: Tensors) -> Tensor:
         """The model's outputs [c, B, classes]."""
@@ -80,22 +60,6 @@ def _forward(layers: Sequence[Layer], x: Tensor, weights: Tensors) -> tuple[Tens
     return h, saved
 
 
-def _backward(layers: Sequence[Layer], d: Tensor, saved: list[Any], weights: Tensors, sink: GradientSink) -> None:
-    """From the gradient of the outputs down to the first layer that has parameters."""
-    first = next(i for i, layer in enumerate(layers) if not isinstance(layer, Flatten | ReLU | MaxPool | Drop))
-    for i in reversed(range(first, len(layers))):
-        d = layers[i].backward(d, saved[i], weights, sink, first=i == first)
-
-
-def _for_device(layers: Sequence[Layer], x: Tensor) -> Sequence[Layer]:
-    """The same layers, on a GPU with its own kernels where they support x."""
-    if not x.is_cuda:
-        return layers
-    from turnout.engine.gpu.layers import for_gpu, supports  # imports Triton, which takes a while
-
-    return for_gpu(layers) if supports(x) else layers
-
-
 def stack_of(module: nn.Module, loss: Loss) -> Stack | None:
     """The hand-written form of a model; None if it has a layer without one, frozen parameters or tied weights."""
     if type(module) not in (nn.Sequential, nn.Linear) or not all(p.requires_grad for p in module.parameters()):
@@ -105,9 +69,14 @@ def stack_of(module: nn.Module, loss: Loss) -> Stack | None:
         return None
     layers = [_layer_of(name, layer) for name, layer in _flatten(module)]
     known = [layer for layer in layers if layer is not None]
-    if not known or len(known) != len(layers) or not isinstance(known[-1], Dense):
+    if not known or len(known) != len(layers) or not isinstance(known[-1], DenseLayer):
         return None
-    return Stack(_pool_first(known), loss)
+    for i in range(len(known) - 1):
+        # A max-pool before the ReLU has the same outputs and gradients, computed on fewer entries: max(relu(a),
+        # relu(b)) = relu(max(a, b)), and both orders pass a gradient only to the largest entry, if it is above 0.
+        if isinstance(known[i], ReLU) and isinstance(known[i + 1], MaxPool):
+            known[i], known[i + 1] = known[i + 1], known[i]
+    return Stack(tuple(known), loss)
 
 
 def _flatten(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
@@ -117,24 +86,20 @@ def _flatten(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]
     return [pair for name, child in module.named_children() for pair in _flatten(child, f"{prefix}{name}.")]
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
 def _layer_of(name: str, module: nn.Module) -> Layer | None:
     """The hand-written form of one layer; None if there is none."""
     prefix = f"{name}." if name else ""  # a model that is a single layer has no name
     weight, bias = f"{prefix}weight", f"{prefix}bias" if getattr(module, "bias", None) is not None else None
     if isinstance(module, nn.Linear):
-        return Dense(weight, bias)
+        return DenseLayer(weight, bias)
     if isinstance(module, nn.Conv2d):
-        plain = module.groups == 1 and _pair(module.stride) == (1, 1) and _pair(module.dilation) == (1, 1)
+        plain = module.groups == 1 and pair(module.stride) == (1, 1) and pair(module.dilation) == (1, 1)
         if not plain or isinstance(module.padding, str) or module.padding_mode != "zeros":
             return None
-        return Convolution(weight, bias, _pair(module.kernel_size), _pair(module.padding))
+        return Convolution(weight, bias, pair(module.kernel_size), pair(module.padding))
     if isinstance(module, nn.MaxPool2d):
-        plain = _pair(module.padding) == (0, 0) and _pair(module.dilation) == (1, 1) and not module.ceil_mode
-        return MaxPool(_pair(module.kernel_size), _pair(module.stride)) if plain else None
+        plain = pair(module.padding) == (0, 0) and pair(module.dilation) == (1, 1) and not module.ceil_mode
+        return MaxPool(pair(module.kernel_size), pair(module.stride)) if plain else None
     if isinstance(module, nn.Flatten):
         return Flatten() if (module.start_dim, module.end_dim) == (1, -1) else None
     if isinstance(module, nn.ReLU):
@@ -144,15 +109,3 @@ def _layer_of(name: str, module: nn.Module) -> Layer | None:
     if isinstance(module, AddressedDropout):
         return Drop(f"{name}.key", module.p, module.whole_channels)
     return BatchNorm.of(name, module)
-
-
-def _pool_first(layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """Put a ReLU before a max-pool behind it: the same outputs and gradients, computed on fewer entries.
-
-    max(relu(a), relu(b)) = relu(max(a, b)), and both orders pass a gradient only to the largest entry, if above 0.
-    """
-    ordered = list(layers)
-    for i in range(len(ordered) - 1):
-        if isinstance(ordered[i], ReLU) and isinstance(ordered[i + 1], MaxPool):
-            ordered[i], ordered[i + 1] = ordered[i + 1], ordered[i]
-    return tuple(ordered)

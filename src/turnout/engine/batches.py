@@ -1,8 +1,7 @@
 """Mini-batches in an addressed order: which rows of the pool each client sees at each local step.
 
-A client's samples in epoch e of round t are sorted by hash(seed, t, client, e, sample), so their order does not depend
-on which other clients are in the chunk. A batch never crosses the end of an epoch; the last one of an epoch may be
-short.
+A client's samples in epoch e of round t are sorted by hash(seed, t, client, e, sample). A batch never crosses the end
+of an epoch; the last one of an epoch may be short.
 
 Shape letters: c clients of a block, J steps, B batch size, R rows, k dropout layers.
 """
@@ -22,13 +21,17 @@ from turnout.rng import key, keys
 from turnout.types import Samples
 
 _CPU_WINDOW, _GPU_WINDOW = 4 << 20, 256 << 20  # bytes of samples gathered at once
-SOURCE = Path(__file__).with_name("batches.c")
+SOURCE = Path(__file__).parent / "kernels" / "c" / "batches.c"
 ARGUMENTS = (pointer,) * 4 + (whole,) * 5 + (pointer,) * 2 + (whole,)
 
 
 @dataclass(frozen=True)
 class Batches:
-    """Row numbers for all steps of a block of clients; a short batch is filled up with -1."""
+    """Batches of all steps of a block of clients.
+
+    row_cJB   rows of the pool; a short batch is filled up with -1
+    size_cJ   samples in each batch
+    """
 
     row_cJB: Tensor
     size_cJ: Tensor
@@ -39,7 +42,8 @@ def address_batches(
     threads: int = 1,
 ) -> Batches:  # fmt: skip
     """The batches of a block of clients (in the order of `samples`), each for its own number of steps."""
-    given = row_R, count_c, client_c, steps_c = [_whole(v) for v in (samples.row_R, samples.count_C, client_c, steps_c)]
+    given = [v.to("cpu", torch.int64).contiguous() for v in (samples.row_R, samples.count_C, client_c, steps_c)]
+    row_R, count_c, client_c, steps_c = given  # as C reads them
     longest = int(steps_c.max()) if steps_c.numel() else 0
     base, order = key(seed, "batches", t), function(SOURCE, "order", ARGUMENTS)
     if order is None:
@@ -48,16 +52,9 @@ def address_batches(
         return order_with_torch(own, keys(base, client_c), steps_c, per_epoch_c, batch_size, longest)
     row_cJB = torch.empty(len(client_c), longest, batch_size, dtype=torch.int64)
     size_cJ, least = torch.empty(len(client_c), longest, dtype=torch.int64), 2 if drop_single else 1
-    told = (len(client_c), base, least, longest, batch_size, at(row_cJB), at(size_cJ), threads)
-    if order(*map(at, given), *told):
+    if order(*map(at, given), len(client_c), base, least, longest, batch_size, at(row_cJB), at(size_cJ), threads):
         raise MemoryError
     return Batches(row_cJB, size_cJ)
-
-
-def _whole(value: Tensor) -> Tensor:
-    """Whole numbers as C reads them."""
-    plain = value.dtype == torch.int64 and not value.is_cuda and value.is_contiguous()
-    return value if plain else value.to("cpu", torch.int64).contiguous()
 
 
 def order_with_torch(
@@ -86,19 +83,25 @@ def order_with_torch(
 
 @dataclass(frozen=True)
 class Batch:
-    """One local step's samples for a chunk of clients; `mask_cB` is None if every client has a full batch."""
+    """One local step's samples for a chunk of clients.
+
+    x, y      samples and targets [c, B, ...]
+    mask_cB   1 for real samples; None if every client has a full batch
+    keys_ck   dropout keys
+    training  whether the model is in training mode
+    """
 
     x: Tensor
     y: Tensor
     mask_cB: Tensor | None
-    keys_ck: Tensor | None  # dropout keys
+    keys_ck: Tensor | None
     training: bool = True
 
     def tensors(self) -> list[Tensor]:
         return [t for t in (self.x, self.y, self.mask_cB, self.keys_ck) if t is not None]
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Batch:
-        """The same with other tensors for those that `tensors` gives."""
+        """The same batch with these tensors, in the order of `tensors()`."""
         rest = iter(tensors)
         x, y = next(rest), next(rest)
         mask_cB = None if self.mask_cB is None else next(rest)
@@ -106,7 +109,7 @@ class Batch:
 
 
 class BatchLoader:
-    """Gives the samples of a chunk of clients step by step; gathers a few steps at a time from the pool."""
+    """Loads the samples of a chunk of clients step by step; gathers a few steps at a time from the pool."""
 
     def __init__(self, samples: Samples, batches: Batches, dtype: torch.dtype):
         self.samples, self.batches, self.dtype = samples, batches, dtype

@@ -1,14 +1,14 @@
 """Dropout with addressed masks, so that results do not depend on chunk size, order or runtime.
 
-`vmap(randomness="different")` draws masks that change with the chunk. So the engine replaces every `nn.Dropout` in its
-copy of a model by a layer whose mask is a hash of (seed, round, client, step, layer, position). What is drawn inside a
-user's `forward` (dropout called as a function, or within attention) cannot be replaced: such a model is trained by the
-plain loop, with torch's own generator seeded by (seed, round, client, step) for each step.
+Every `nn.Dropout` is replaced by a layer whose mask is a hash of (seed, round, client, step, layer, position). Draws
+inside a user's `forward` cannot be replaced: such a model is trained by the plain loop, with torch's own generator
+seeded by (seed, round, client, step) for each step.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from turnout.machine.compiler import at, function, pointer, real, whole
 from turnout.rng import key, keys
-from turnout.task import scores_of
+from turnout.tasks import scores_of
 
 _BITS = 31
-SOURCE = Path(__file__).with_name("dropout.c")
+SOURCE = Path(__file__).parent / "kernels" / "c" / "dropout.c"
 ARGUMENTS = (pointer, whole, whole, whole, real, pointer)
 NUMBERS = {torch.float32: ("REAL=float",), torch.float64: ("REAL=double",)}
 _GENERATOR = Lock()  # torch's own generator belongs to the whole process: one thread at a time
@@ -49,9 +49,7 @@ def keep_mask(
 ) -> Tensor:
     """0 or 1/(1 - p) for each position of a client's activations [B, ...]; `key` may have leading client dimensions."""
     drawn = shape[:2] + (1,) * (len(shape) - 2) if whole_channels else shape
-    count = 1
-    for n in drawn:
-        count *= n
+    count = math.prod(drawn)
     mask = mask_in_c(key, count, p, dtype, device)
     if mask is not None:
         return mask.view(key.shape + drawn)
@@ -73,7 +71,7 @@ def mask_in_c(key: Tensor, count: int, p: float, dtype: torch.dtype, device: tor
 
 
 def hashed(p: float) -> tuple[int, float]:
-    """The least hash of an entry that is kept, and what it is multiplied by (p = 1: never kept, no division by 0)."""
+    """The least hash of an entry that is kept, and its factor (p = 1: never kept, no division by 0)."""
     return int(p * 2**_BITS), 1 / max(1 - p, 2.0**-_BITS)
 
 
@@ -102,15 +100,19 @@ def dropout_keys(seed: int, t: int, client_c: Tensor, steps: int, layers: int) -
 def draws_inside(module: nn.Module, x: Tensor, training: bool) -> bool:
     """Whether a forward pass takes numbers from torch's own generator; neither that nor the module is changed."""
     module, x = copy.deepcopy(module).train(training), x if len(x) > 1 else torch.cat([x, x])  # BatchNorm needs two
+
+    def generators() -> list[Tensor]:
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(x.device)] if x.is_cuda else [])]
+
     with torch.no_grad(), _own_generator(x.device):
-        before = _generator_states(x.device)
-        scores_of(module(x))  # what it returns in training is looked at before the first round
-        return any(not torch.equal(a, b) for a, b in zip(before, _generator_states(x.device), strict=True))
+        before = generators()
+        scores_of(module(x))  # its result in training is checked before the first round
+        return any(not torch.equal(a, b) for a, b in zip(before, generators(), strict=True))
 
 
 @contextmanager
 def seeded(key_1: Tensor | None, device: torch.device) -> Iterator[None]:
-    """Inside, torch's own generator begins at the address that this key stands for (None: it is left alone)."""
+    """Inside, torch's own generator is seeded by this key (None: it is left alone)."""
     with nullcontext() if key_1 is None else _own_generator(device):
         if key_1 is not None:
             seed = int(key_1) & (2**63 - 1)
@@ -125,8 +127,3 @@ def _own_generator(device: torch.device) -> Iterator[None]:
     """Inside, torch's own generator is this thread's alone; afterwards it is as it was."""
     with _GENERATOR, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
-
-
-def _generator_states(device: torch.device) -> list[Tensor]:
-    on_gpu = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
-    return [torch.get_rng_state(), *on_gpu]

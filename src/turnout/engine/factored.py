@@ -1,13 +1,8 @@
 """Dense layers under plain SGD whose weights are stored as a common start plus a low-rank update.
 
-After some steps a client's weights are W = W0 + Dᵀ X: the common start, and for every sample seen so far its input
-(a row of X) and -lr times the gradient of its output (a row of D). So
-
+W = W0 + Dᵀ X: for every sample seen so far X has its input and D -lr times the gradient of its output, so
     x Wᵀ = x W0ᵀ + (x Xᵀ) D        d W = d W0 + (d Dᵀ) X        update = Dᵀ X
-
-W0 is the same for all clients of a chunk, so a product with it is one large product instead of many thin ones, and it
-stays in the cache, while each client's own W would be read and written in every step. It is used where X and D are
-smaller than W: when a client sees few samples for the size of the layer.
+Products with the common W0 are one large product for all clients. Used where X and D are smaller than W.
 
 Shape letters: c clients of a chunk, B batch, R samples seen, i inputs, o outputs.
 """
@@ -22,14 +17,12 @@ from torch import Tensor
 
 from turnout.engine.backprop import Stack
 from turnout.engine.gradient_sinks import GradientSink
-from turnout.engine.layers import Dense, Layer
+from turnout.engine.layers import DenseLayer
 from turnout.types import Tensors
 
 
 class FactoredWeight:
-    """One layer's W0, X and D for a chunk of clients. The first `used` rows of X and D are filled; a client that had
-    finished its steps before the others has zeros there.
-    """
+    """One layer's W0, X and D for a chunk of clients, of which the first `used` rows are filled (0: no steps left)."""
 
     def __init__(self, start_oi: Tensor, clients: int, samples: int):
         o, i = start_oi.shape
@@ -38,54 +31,43 @@ class FactoredWeight:
         self.d_cRo = start_oi.new_empty(clients, samples, o)
         self.used = 0
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x Wᵀ for the first c clients; x [c, B, i] becomes the next rows of X."""
-        c, B, i = x.shape
-        now = slice(self.used, self.used + B)
-        self.x_cRi[:c, now] = x
-        self.x_cRi[c:, now] = 0
-        y = torch.mm(x.reshape(c * B, i), self.start_oi.t()).view(c, B, -1)
-        if self.used:
-            x_cRi, d_cRo = self._filled(c)
-            y.baddbmm_(torch.bmm(x, x_cRi.transpose(1, 2)), d_cRo)
-        return y
-
-    def backward(self, d: Tensor, first: bool) -> Tensor:
-        """d W for the first c clients, and one SGD step; d [c, B, o] is lr times the gradient of the outputs."""
-        c, B, o = d.shape
-        dx = d if first else torch.mm(d.reshape(c * B, o), self.start_oi).view(c, B, -1)
-        if self.used and not first:
-            x_cRi, d_cRo = self._filled(c)
-            dx.baddbmm_(torch.bmm(d, d_cRo.transpose(1, 2)), x_cRi)
-        now = slice(self.used, self.used + B)
-        torch.neg(d, out=self.d_cRo[:c, now])
-        self.d_cRo[c:, now] = 0
-        self.used += B
-        return dx
-
-    def _filled(self, c: int) -> tuple[Tensor, Tensor]:
-        return self.x_cRi[:c, : self.used], self.d_cRo[:c, : self.used]
-
-    def write_update(self, out_coi: Tensor) -> None:
-        """Write Dᵀ X of every client, one at a time: each client's part of `out_coi` is contiguous."""
-        x_cRi, d_cRo = self._filled(len(self.x_cRi))
-        for d_Ro, x_Ri, out_oi in zip(d_cRo, x_cRi, out_coi, strict=True):
-            torch.mm(d_Ro.t(), x_Ri, out=out_oi)
+    def filled(self, clients: int) -> tuple[Tensor, Tensor]:
+        """X and D of the first clients so far."""
+        return self.x_cRi[:clients, : self.used], self.d_cRo[:clients, : self.used]
 
 
 @dataclass(frozen=True)
 class FactoredDense:
-    """A dense layer whose weight is a `FactoredWeight`."""
+    """A dense layer whose weight is a `FactoredWeight`, for the first c of its clients."""
 
     weight: str
     bias: str | None
 
     def forward(self, x: Tensor, weights: Any) -> tuple[Tensor, Any]:
-        y = weights[self.weight].forward(x)
+        """x Wᵀ + b; x [c, B, i] becomes the next rows of X."""
+        own: FactoredWeight = weights[self.weight]
+        c, B, i = x.shape
+        now = slice(own.used, own.used + B)
+        own.x_cRi[:c, now] = x
+        own.x_cRi[c:, now] = 0
+        y = torch.mm(x.reshape(c * B, i), own.start_oi.t()).view(c, B, -1)
+        if own.used:
+            x_cRi, d_cRo = own.filled(c)
+            y.baddbmm_(torch.bmm(x, x_cRi.transpose(1, 2)), d_cRo)
         return (y if self.bias is None else y.add_(weights[self.bias].unsqueeze(1))), None
 
     def backward(self, d: Tensor, saved: Any, weights: Any, sink: GradientSink, first: bool) -> Tensor:
-        dx = weights[self.weight].backward(d, first)
+        """d W, and one SGD step; d [c, B, o] is lr times the gradient of the outputs."""
+        own: FactoredWeight = weights[self.weight]
+        c, B, o = d.shape
+        dx = d if first else torch.mm(d.reshape(c * B, o), own.start_oi).view(c, B, -1)
+        if own.used and not first:
+            x_cRi, d_cRo = own.filled(c)
+            dx.baddbmm_(torch.bmm(d, d_cRo.transpose(1, 2)), x_cRi)
+        now = slice(own.used, own.used + B)
+        torch.neg(d, out=own.d_cRo[:c, now])
+        own.d_cRo[c:, now] = 0
+        own.used += B
         if self.bias is not None:
             sink.total(self.bias, d.sum(1))
         return dx
@@ -93,7 +75,12 @@ class FactoredDense:
 
 @dataclass(frozen=True)
 class ChunkWeights:
-    """A chunk's weights outside the cohort's matrix: tensors [c, ...], and factored weights for large dense layers."""
+    """A chunk's weights outside the cohort's matrix.
+
+    stack      the model, with its factored layers
+    weights    the other parameters, tensors [c, ...]
+    factored   the weights of large dense layers
+    """
 
     stack: Stack
     weights: Tensors
@@ -101,17 +88,18 @@ class ChunkWeights:
 
     @classmethod
     def of(cls, stack: Stack, start: Tensors, clients: int, samples: int) -> ChunkWeights:
-        """Copy a common start [1, ...] or each client's own [c, ...], for clients that will see at most `samples`.
-
-        The copies are contiguous: updating a strided weight in place goes through a temporary tensor.
-        """
+        """Copy a common start [1, ...] or each client's own [c, ...], for clients that will see at most `samples`."""
         shared = samples > 0 and all(len(value) == 1 for value in start.values())
         names = factored_names(stack, start, samples) if shared else frozenset()
         factored = {name: FactoredWeight(start[name][0], clients, samples) for name in names}
         rest = {name: value for name, value in start.items() if name not in names}
         plain = torch.contiguous_format
         copies = {n: v.expand(clients, *v.shape[1:]).clone(memory_format=plain) for n, v in rest.items()}
-        return cls(with_factored(stack, names), copies, factored)
+        layers = tuple(
+            FactoredDense(h.weight, h.bias) if isinstance(h, DenseLayer) and h.weight in names else h
+            for h in stack.layers
+        )
+        return cls(replace(stack, layers=layers), copies, factored)
 
     def first(self, clients: int) -> ChunkWeights:
         """The weights of the first clients, which still have steps to do."""
@@ -119,28 +107,15 @@ class ChunkWeights:
 
     def write_update(self, name: str, start: Tensor, out: Tensor) -> None:
         """Write one parameter's change since the start."""
-        if name in self.factored:
-            self.factored[name].write_update(out)
-        else:
+        if name not in self.factored:
             torch.sub(self.weights[name], start, out=out)
+            return
+        x_cRi, d_cRo = self.factored[name].filled(len(out))
+        for d_Ro, x_Ri, out_oi in zip(d_cRo, x_cRi, out, strict=True):  # each client's part of `out` is contiguous
+            torch.mm(d_Ro.t(), x_Ri, out=out_oi)
 
 
 def factored_names(stack: Stack, start: Tensors, samples: int) -> frozenset[str]:
     """The weights of dense layers for which X and D of so many samples are smaller than W."""
-    sizes = {h.weight: start[h.weight].shape[-2:] for h in stack.layers if isinstance(h, Dense)}
+    sizes = {h.weight: start[h.weight].shape[-2:] for h in stack.layers if isinstance(h, DenseLayer)}
     return frozenset(name for name, (o, i) in sizes.items() if samples * (i + o) <= i * o)
-
-
-def factored_bytes(stack: Stack, start: Tensors, samples: int) -> int:
-    """Bytes of one client's X and D; 0 if no layer is factored."""
-    shapes = [start[name].shape[-2:] for name in factored_names(stack, start, samples)]
-    return sum(samples * (i + o) for o, i in shapes) * next(iter(start.values())).element_size()
-
-
-def with_factored(stack: Stack, names: frozenset[str]) -> Stack:
-    """The same model, its dense layers with these weights replaced by `FactoredDense`."""
-
-    def layer(h: Layer) -> Layer:
-        return FactoredDense(h.weight, h.bias) if isinstance(h, Dense) and h.weight in names else h
-
-    return replace(stack, layers=tuple(layer(h) for h in stack.layers))

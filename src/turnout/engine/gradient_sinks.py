@@ -25,20 +25,19 @@ class GradientSink:
     """Adds each parameter's gradient to its target: `target <- keep * target + scale * gradient`.
 
     For fused plain SGD the targets are the weights, with keep = 1 - lr * weight decay, scale = -1 and gain = lr.
-    Otherwise they are a gradient matrix, with keep = 0, scale = 1 and gain = 1. The gain multiplies the gradient of the
-    scores, which is small and on which all others depend linearly. It may be a tensor, so that a captured CUDA graph
-    can be replayed with another learning rate.
+    Otherwise they are a gradient matrix, with keep = 0, scale = 1 and gain = 1.
+
+    targets   name -> tensor to change
+    keep      factor of the target
+    scale     factor of the gradient
+    gain      factor of the gradient of the scores, which is small and on which all others depend linearly; may be a
+              tensor, so that a captured CUDA graph can be replayed with another learning rate
     """
 
     targets: Tensors
     keep: float
     scale: float
     gain: float | Tensor
-
-    def spring_of(self, name: str) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """What a parameter's entries are kept by and shifted by (everybody's, and each client's own), where that is
-        not the same for all of them."""
-        return None
 
     def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:
         """Add a weight's gradient, the product a b: a sum over N, the positions of one sample after another."""
@@ -63,19 +62,17 @@ class GradientSink:
 
 @dataclass(frozen=True)
 class SpringSink(GradientSink):
-    """A step with terms that are springs or drifts, in one with the gradient:
+    """A step with terms that are quadratic penalties or constant shifts, together with the gradient:
     w <- (1 - lr k) w + lr f + lr d + scale * gradient.
 
-    `kept` and `shift` are 1 - lr k and lr f of the parameters that have springs, [1, ...] each, `own` is lr d, [c, ...]
-    each, where there is one; all other parameters are as in the class above.
+    kept    1 - lr k of the parameters that terms act on, [1, ...] each; other parameters are as in the class above
+    shift   lr f of the same parameters
+    own     lr d, each client's own shift [c, ...], if there is one
     """
 
     kept: Tensors = field(default_factory=dict)
     shift: Tensors = field(default_factory=dict)
     own: Tensors = field(default_factory=dict)
-
-    def spring_of(self, name: str) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        return (self.kept[name], self.shift[name], self.own.get(name)) if name in self.kept else None
 
     def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:
         self._pull(name)

@@ -1,4 +1,4 @@
-"""One round's local work: what the engine is given (`Job`) and what it returns (`Trained`).
+"""One round's local work: the engine's input (`Job`) and output (`Trained`).
 
 Shape letters: C clients of the cohort, P parameters (all columns).
 """
@@ -22,39 +22,57 @@ def plain_sgd(optimizer: Optimizer) -> bool:
     return type(optimizer) is SGD and not optimizer.momentum
 
 
-def captures(job: Job) -> bool:
-    """Whether a GPU may capture the steps of a job: every part says that its step depends on tensors alone.
-
-    A subclass has to say so itself: it may take steps of its own.
-    """
+def cuda_graph_safe(job: Job) -> bool:
+    """Whether a GPU may capture the steps of a job: every part declares that its step depends on tensors alone."""
     parts = (job.optimizer, *job.terms)
-    return not job.magnitudes and all(vars(type(part)).get("captures", False) for part in parts)
+    return not job.magnitudes and all(getattr(part, "cuda_graph_safe", False) for part in parts)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One round's local work for the clients that turned up, sorted by steps, most first."""
+    """One round's local work for the clients that turned up, sorted by steps, most first.
+
+    client_C     the clients
+    steps_C      mini-batches each will finish
+    samples      of these clients, in this order
+    start_P      first weights [P], or [C, P] if clients start from different weights
+    states       name -> [...] for all clients, or [C, ...] if the name is in `own_states`
+    lr           learning rate of this round
+    batch_size   samples in a mini-batch
+    drop_single  whether a last batch of one sample is dropped
+    seed, t      the run's seed and the round, which address random draws
+    optimizer    takes the local steps
+    scale_C      factor each client applies to its update before sending it
+    own_states   names of states that differ between clients
+    slots        optimizer state from earlier rounds: name -> [C, P], overwritten
+    count_C      optimizer steps of earlier rounds
+    terms        change the gradient, and keep and send tensors
+    server_term_states  term -> name -> tensor from the server
+    term_states  term -> name -> [C, ...] that clients keep
+    magnitudes   whether to record the mean |gradient| of each parameter
+    limit        may stop training early
+    """
 
     client_C: Tensor
-    steps_C: Tensor  # mini-batches each will finish
-    samples: Samples  # of these clients, in this order
-    start_P: Tensor  # [P], or [C, P] if clients start from different weights
-    states: Tensors  # name -> [...] broadcast to everyone, or [C, ...] if listed in `own_states`
+    steps_C: Tensor
+    samples: Samples
+    start_P: Tensor
+    states: Tensors
     lr: float
     batch_size: int
     drop_single: bool
     seed: int
     t: int
     optimizer: Optimizer
-    scale_C: Tensor | None = None  # factor each client applies to its update before sending it
+    scale_C: Tensor | None = None
     own_states: frozenset[str] = frozenset()
-    slots: Tensors = field(default_factory=dict)  # optimizer state from before: name -> [C, P], overwritten
-    count_C: Tensor | None = None  # optimizer steps from before
+    slots: Tensors = field(default_factory=dict)
+    count_C: Tensor | None = None
     terms: Sequence[Term] = ()
-    down: dict[str, Tensors] = field(default_factory=dict)
-    mine: dict[str, Tensors] = field(default_factory=dict)  # term -> name -> [C, ...]
-    magnitudes: bool = False  # whether to record the mean |gradient| of each parameter
-    limit: Limit | None = None  # where training may have to stop early
+    server_term_states: dict[str, Tensors] = field(default_factory=dict)
+    term_states: dict[str, Tensors] = field(default_factory=dict)
+    magnitudes: bool = False
+    limit: Limit | None = None
 
     @property
     def fused(self) -> bool:
@@ -73,19 +91,20 @@ class Job:
         return int(self.steps_C.max()) * self.batch_size if common and len(self.steps_C) else 0
 
     def first_step(self, rows: slice) -> Job:
-        """The first step of some clients, as a job of their own that nobody wants the result of."""
-        own = {name: value[rows] if name in self.own_states else value for name, value in self.states.items()}
+        """The first step of some clients, as a job of their own whose result is not used."""
         return replace(
             self,
             client_C=self.client_C[rows],
             steps_C=self.steps_C[rows].clamp(max=1),
             samples=self.samples.take(torch.arange(len(self.client_C))[rows]),
             start_P=self.start_P[rows] if self.start_P.dim() == 2 else self.start_P,
-            states=own,
+            states={name: value[rows] if name in self.own_states else value for name, value in self.states.items()},
             scale_C=None if self.scale_C is None else self.scale_C[rows],
             slots={},
             count_C=None,
-            mine={term: {n: value[rows] for n, value in kept.items()} for term, kept in self.mine.items()},
+            term_states={
+                term: {n: value[rows] for n, value in kept.items()} for term, kept in self.term_states.items()
+            },
             limit=None,
         )
 
@@ -94,16 +113,25 @@ class Job:
 class Trained:
     """The cohort after local training, in the job's order of clients.
 
-    `flat_CP` has the scaled update (trained - start) in the shared columns and the trained values in the personal ones.
+    flat_CP     the scaled update (trained - start) in the shared columns, the trained values in the personal ones
+    states      name -> [C, ...]
+    slots       optimizer state: name -> [C, P]
+    count_C     optimizer steps so far
+    loss_C      mean over the local steps
+    finite_C    whether the whole update is finite
+    uploads     term -> name -> [C, ...] that clients send
+    term_states term -> name -> [C, ...] that clients keep
+    magnitude   parameter -> mean |gradient| over entries and local steps [C], if `Job.magnitudes`
+    steps_C     steps that were taken: all of the job's, unless its limit was reached
     """
 
     flat_CP: Tensor
     states: Tensors
     slots: Tensors
     count_C: Tensor
-    loss_C: Tensor  # mean over the local steps
-    finite_C: Tensor  # whether the whole update is finite
-    up: dict[str, Tensors]
-    mine: dict[str, Tensors]
-    magnitude: Tensors  # parameter -> mean |gradient| over entries and local steps [C], if `Job.magnitudes`
-    steps_C: Tensor  # steps that were taken: all of the job's, unless it has a limit
+    loss_C: Tensor
+    finite_C: Tensor
+    uploads: dict[str, Tensors]
+    term_states: dict[str, Tensors]
+    magnitude: Tensors
+    steps_C: Tensor

@@ -1,7 +1,7 @@
 """The layers of the hand-written pass: forward and backward of each, for a chunk of clients at once.
 
-A convolution is a matrix product over the unfolded image. Activations are [c, B, i], or [c, i, B, h, w] for images, so
-that no step needs a transpose.
+Activations are [c, B, i], or [c, i, B, h, w] for images. In BatchNorm each client normalises by the statistics of its
+own batch without padding, and training updates the running statistics in place.
 
 Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded patch, L positions of an image.
 """
@@ -13,20 +13,27 @@ from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from turnout.engine.dropout import keep_mask
-from turnout.engine.gradient_sinks import GradientSink
+from turnout.engine.gradient_sinks import GradientSink, positions
 from turnout.types import Tensors
 
 aten: Any = torch.ops.aten
 
+REAL = "real samples"  # the name of the batch's mask among the weights; no parameter can have it
+
+
+def pair(value: Any) -> tuple[int, int]:
+    """A size or stride, as torch has it, for rows and columns."""
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
+
 
 class Layer(Protocol):
-    """Forward and backward of one layer. `weights` has parameters and buffers; `saved` is what forward keeps for
-    backward.
+    """Forward and backward of one layer.
 
-    `first`: no layer below has parameters, so the gradient of the input is not needed.
+    `weights` has parameters and buffers; forward's second result is `saved` for backward. `first`: no layer below has
+    parameters, so the gradient of the input is not needed.
     """
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]: ...
@@ -35,7 +42,7 @@ class Layer(Protocol):
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseLayer:
     """y = x Wᵀ + b for [c, B, i]."""
 
     weight: str
@@ -119,7 +126,7 @@ class ReLU:
 
 @dataclass(frozen=True)
 class Softmax:
-    """Softmax over features of [c, B, i] or channels of [c, i, B, h, w]; a hidden activation in paper 002."""
+    """Softmax over features of [c, B, i] or channels of [c, i, B, h, w]; a hidden activation of the score track."""
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
         y = torch.softmax(x, 2 if x.dim() == 3 else 1)
@@ -137,10 +144,12 @@ class MaxPool:
     stride: tuple[int, int]
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
-        if self._in_pairs(x):
+        h, w = x.shape[-2:]
+        even = self.kernel == self.stride == (2, 2) and h % 2 == w % 2 == 0
+        if even and h * w >= 256 and not x.is_cuda:  # two elementwise maxima take half the time of torch's pooling
             wide = torch.maximum(x[..., 0::2], x[..., 1::2])
             return torch.maximum(wide[..., 0::2, :], wide[..., 1::2, :]), (x, wide)
-        c, i, B, h, w = x.shape
+        c, i, B = x.shape[:3]
         image = x.reshape(c * i, B, h, w)
         y, where = aten.max_pool2d_with_indices(image, self.kernel, self.stride)
         return y.view(c, i, B, *y.shape[2:]), (image, where, x.shape)
@@ -153,12 +162,6 @@ class MaxPool:
         flat = d.reshape(where.shape)
         args = (self.kernel, self.stride, (0, 0), (1, 1), False, where)
         return aten.max_pool2d_with_indices_backward(flat, image, *args).view(shape)
-
-    def _in_pairs(self, x: Tensor) -> bool:
-        """Large images, windows of 2 x 2: on a CPU two elementwise maxima take half the time of torch's pooling."""
-        h, w = x.shape[-2:]
-        plain = self.kernel == self.stride == (2, 2) and h % 2 == w % 2 == 0
-        return plain and h * w >= 256 and not x.is_cuda
 
 
 def _to_larger(d: Tensor, x: Tensor, dim: int) -> Tensor:
@@ -206,3 +209,71 @@ class Drop:
 
     def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
         return d if saved is None else d * saved
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """y = γ x̂ + β with x̂ = (x - E[x]) / √(Var[x] + ε), for [c, B, i] or images [c, i, B, h, w]."""
+
+    name: str
+    eps: float
+    momentum: float
+    training: bool = True
+
+    @classmethod
+    def of(cls, name: str, module: nn.Module) -> BatchNorm | None:
+        """The hand-written form of a BatchNorm layer; None if it has no scale, statistics or fixed momentum."""
+        if not isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            return None
+        if not module.affine or not module.track_running_stats or module.momentum is None:
+            return None
+        return cls(name, module.eps, module.momentum)
+
+    def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
+        over, shape = positions(x), _per_feature(x)
+        if not self.training:
+            real, samples = None, 1
+            mean, var = (weights[f"{self.name}.running_{s}"].view(shape) for s in ("mean", "var"))
+        else:
+            mean, var, real, samples = self._statistics(x, over, weights)
+            unbiased = var * (samples / (samples - 1))
+            kept = weights[f"{self.name}.running_mean"]  # μ <- (1 - ρ) μ + ρ E[x], and the same for σ², as in torch
+            kept.lerp_(mean.view_as(kept), self.momentum)
+            weights[f"{self.name}.running_var"].lerp_(unbiased.view_as(kept), self.momentum)
+            weights[f"{self.name}.num_batches_tracked"].add_(1)
+        inverse = torch.rsqrt(var + self.eps)
+        hat = (x - mean).mul_(inverse)
+        gamma, beta = (weights[f"{self.name}.{w}"].view(shape) for w in ("weight", "bias"))
+        return torch.addcmul(beta, hat, gamma), (hat, inverse, real, samples)
+
+    def _statistics(self, x: Tensor, over: tuple[int, ...], weights: Tensors) -> tuple[Tensor, Tensor, Any, Any]:
+        """Mean and variance over each client's real samples; a mask of these that broadcasts with x (None: all are
+        real), and their number (times the positions of an image)."""
+        if REAL not in weights:
+            var, mean = torch.var_mean(x, over, correction=0, keepdim=True)
+            return mean, var, None, x.numel() // mean.numel()
+        mask_cB = weights[REAL]
+        real = mask_cB.unsqueeze(2) if x.dim() == 3 else mask_cB.view(x.shape[0], 1, x.shape[2], 1, 1)
+        samples = real.sum(over, keepdim=True) * (x[0, 0, 0].numel() if x.dim() == 5 else 1)
+        mean = (x * real).sum(over, keepdim=True) / samples
+        return mean, ((x - mean).square_() * real).sum(over, keepdim=True) / samples, real, samples
+
+    def backward(self, d: Tensor, saved: Any, weights: Tensors, sink: GradientSink, first: bool) -> Tensor:
+        """dx = γ/√(Var + ε) · (d - mean(d) - x̂ mean(d x̂)) in training; without the means in evaluation.
+
+        d is 0 at padded samples, so the sums ignore them; dx must be set to 0 there.
+        """
+        hat, inverse, real, samples = saved
+        factor = weights[f"{self.name}.weight"].view(_per_feature(d)) * inverse  # before the sink changes the weights
+        scale, shift = sink.summed(f"{self.name}.weight", d * hat), sink.summed(f"{self.name}.bias", d)
+        if first:
+            return d
+        dx = d.clone()
+        if self.training:
+            dx.sub_(shift / samples).sub_(hat * (scale / samples))
+        return dx.mul_(factor if real is None else factor * real)
+
+
+def _per_feature(x: Tensor) -> tuple[int, ...]:
+    """The shape of one number per client and feature, to broadcast with x."""
+    return (x.shape[0], 1, x.shape[2]) if x.dim() == 3 else (x.shape[0], x.shape[1], 1, 1, 1)

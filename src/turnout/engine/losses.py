@@ -13,13 +13,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from turnout.task import Classification, InOwnUnit, Regression, TaskSpec
+from turnout.tasks import Classification, InOwnUnit, Regression, TaskSpec
 
 Loss = Callable[[Tensor, Tensor, Tensor | None, float | Tensor], tuple[Tensor, Tensor]]
 
 
 def shares(mask_cB: Tensor) -> Tensor:
-    """Each real sample's weight in its client's mean; 0 throughout for a client without any.
+    """Each real sample's weight in its client's mean; all 0 for a client without samples.
 
     >>> shares(torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]]))
     tensor([[0.5000, 0.5000],
@@ -27,6 +27,14 @@ def shares(mask_cB: Tensor) -> Tensor:
             [0.0000, 0.0000]])
     """
     return mask_cB / mask_cB.sum(1, keepdim=True).clamp(min=1)
+
+
+def _mean(loss_cB: Tensor, d: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:
+    """The mean loss of each client and its gradient, from those of each sample; overwrites d."""
+    if mask_cB is None:
+        return loss_cB.mean(1), d.mul_(gain / loss_cB.shape[1])
+    share_cB = shares(mask_cB)
+    return (loss_cB * share_cB).sum(1), d.mul_((share_cB * gain).unsqueeze(2))
 
 
 def cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -41,10 +49,7 @@ def cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float
     total = e.sum(2, keepdim=True)
     loss_cB = (total.log() - picked).squeeze(2)
     d = e.div_(total).scatter_add_(2, index, torch.full_like(total, -1.0))
-    if mask_cB is None:
-        return loss_cB.mean(1), d.mul_(gain / y.shape[1])
-    share_cB = shares(mask_cB)
-    return (loss_cB * share_cB).sum(1), d.mul_((share_cB * gain).unsqueeze(2))
+    return _mean(loss_cB, d, mask_cB, gain)
 
 
 def soft_cross_entropy(
@@ -54,10 +59,7 @@ def soft_cross_entropy(
     log_q = logits.log_softmax(2)
     loss_cB = -(y * log_q).sum(2)
     d = log_q.exp_().sub_(y)
-    if mask_cB is None:
-        return loss_cB.mean(1), d.mul_(gain / y.shape[1])
-    share_cB = shares(mask_cB)
-    return (loss_cB * share_cB).sum(1), d.mul_((share_cB * gain).unsqueeze(2))
+    return _mean(loss_cB, d, mask_cB, gain)
 
 
 def squared_error(output: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -70,10 +72,7 @@ def squared_error(output: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float
     error = output - y.to(output).view_as(output)
     loss_cB = error.square().mean(2)
     d = error.mul_(2 / output.shape[2])
-    if mask_cB is None:
-        return loss_cB.mean(1), d.mul_(gain / output.shape[1])
-    share_cB = shares(mask_cB)
-    return (loss_cB * share_cB).sum(1), d.mul_((share_cB * gain).unsqueeze(2))
+    return _mean(loss_cB, d, mask_cB, gain)
 
 
 # Exact types: a subclass may have another loss.

@@ -6,29 +6,62 @@ Shape letters: c clients of a chunk, B batch, k dropout layers.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 
 from turnout.engine.dropout import with_addressed_dropout
-from turnout.engine.own_kernels import ForClients
+from turnout.engine.recurrent import gru, lstm
+from turnout.engine.stacked import attention, conv2d
 from turnout.layout import Layout
-from turnout.task import PerSample, scores_of
+from turnout.tasks import PerSample, scores_of
 from turnout.types import Tensors
+
+# Operations of torch and our own for clients with weights of their own: without a batching rule (recurrent), or slow
+# under `vmap`. One that returns NotImplemented leaves the call to torch.
+OWN: dict[Any, Callable[..., Any]] = {
+    torch.lstm: lstm,
+    torch.gru: gru,
+    torch.conv2d: conv2d,
+    torch.nn.functional.scaled_dot_product_attention: attention,
+}
+
+
+class ForClients(TorchFunctionMode):
+    """Inside `with ForClients():` modules call the operations of `OWN` instead of torch's."""
+
+    def __torch_function__(self, func: Any, types: Iterable[type], args: Any = (), kwargs: Any = None) -> Any:
+        own = OWN.get(func)
+        if own is not None:
+            found = own(*args, **(kwargs or {}))
+            if found is not NotImplemented:
+                return found
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass
 class Network:
-    """A model made ready for the engine: its own copy, dropout addressed, groups fixed."""
+    """A model prepared for the engine.
+
+    module         the engine's own copy, with addressed dropout
+    layout         which tensors are shared, personal and states, and their columns
+    loss           of each sample
+    dropout_keys   names of the buffers that hold the dropout keys
+    draws          whether training also draws from torch's own generator, inside the forward pass
+    """
 
     module: nn.Module
     layout: Layout
     loss: PerSample
-    dropout_keys: tuple[str, ...] = field(default=())  # names of the buffers that hold the keys
-    draws: bool = False  # whether training draws from torch's own generator too, inside the forward pass
+    dropout_keys: tuple[str, ...] = ()
+    draws: bool = False
 
     @classmethod
     def of(cls, module: nn.Module, layout: Layout, loss: PerSample) -> Network:
@@ -40,27 +73,31 @@ class Network:
         return Network(copy.deepcopy(self.module), self.layout, self.loss, self.dropout_keys, self.draws)
 
     def output(self, flat_P: Tensor, states: Tensors, x: Tensor) -> Tensor:
-        """What the module makes of samples with these parameters and states.
+        """The module's scores of samples with these parameters and states.
 
-        On a GPU with the operations that take weights as they lie: torch's recurrent layers want theirs in one piece.
+        On a GPU with our own operations: torch's recurrent ones need all weights of a layer in one piece.
         """
         with ForClients() if x.is_cuda else nullcontext():
             return self.scores(x, {**self.layout.unpack(flat_P), **states})
 
     def scores(self, x: Tensor, tensors: Tensors | None = None) -> Tensor:
-        """The module's scores of samples, with these parameters and buffers instead of its own where given."""
+        """The module's scores of samples; `tensors` replace its own parameters and buffers."""
         return scores_of(self.module(x) if tensors is None else functional_call(self.module, tensors, (x,)))
+
+    def first_weights(self) -> Tensor:
+        return self.layout.pack(dict(self.module.named_parameters()))
+
+    def first_states(self) -> Tensors:
+        return {name: value for name, value in self.module.named_buffers() if name in self.layout.states}
 
     @property
     def keys(self) -> int:
-        """Keys that a client needs for a step: one for each dropout layer, and a last one for what else it draws."""
+        """Keys that a client needs for a step: one for each dropout layer, and a last one for other draws."""
         return len(self.dropout_keys) + self.draws
 
     def keyed(self, keys_ck: Tensor | None) -> Tensors:
         """The dropout keys of a step by buffer name: name -> [c]."""
-        if keys_ck is None:
-            return {}
-        return {name: keys_ck[:, i] for i, name in enumerate(self.dropout_keys)}
+        return {} if keys_ck is None else {name: keys_ck[:, i] for i, name in enumerate(self.dropout_keys)}
 
     def has_batch_statistics(self, channels: int | None = None) -> bool:
         """Whether the model has BatchNorm (with this many channels), so that padded samples would change the result."""
@@ -68,6 +105,5 @@ class Network:
 
     @cached_property
     def _norms(self) -> tuple[int, ...]:
-        """The channels of each BatchNorm."""
         norms = (m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
         return tuple(norm.num_features for norm in norms)

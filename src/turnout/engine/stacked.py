@@ -1,8 +1,11 @@
-"""Operations that know the client dimension: how they behave under `vmap`.
+"""Operations that know the client dimension: convolution and attention of many clients at once, under `vmap`.
 
-Such an operation is an `autograd.Function` whose forward takes the tensors of one client, or of c clients with one more
-dimension in front. Under `vmap` it is called once, with all clients' tensors; what every client has in common is
-repeated. Its backward is made of ordinary operations and others of this kind, so it can be vectorised too.
+Each is an `autograd.Function` whose forward takes the tensors of one client, or of c clients with one more dimension in
+front, and which `vmap` calls once with all clients' tensors. A convolution runs on the Triton kernels of
+kernels/convolution.py, elsewhere as torch's convolution of many groups.
+
+Shape letters: c clients, B batch, i input and o output channels, h, w height and width, n heads, T positions, d
+features of a head.
 """
 
 from __future__ import annotations
@@ -12,6 +15,14 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+
+from turnout.engine.kernels import convolution as kernels
+from turnout.engine.kernels.layers import supports
+from turnout.engine.layers import pair
+
+aten: Any = torch.ops.aten
+attend: Any = torch.nn.functional.scaled_dot_product_attention
+Pair = tuple[int, int]
 
 
 class Stacked(torch.autograd.Function):
@@ -23,7 +34,10 @@ class Stacked(torch.autograd.Function):
     def vmap(cls, info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
         lead = next(a.dim() for a in args if isinstance(a, Tensor)) - cls.dims
         lead -= next(d is not None for a, d in zip(args, in_dims, strict=True) if isinstance(a, Tensor))
-        given = [_in_front(a, d, info.batch_size) for a, d in zip(args, in_dims, strict=True)]
+        given = list(args)
+        for place, (value, dim) in enumerate(zip(args, in_dims, strict=True)):
+            if isinstance(value, Tensor):
+                given[place] = value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
         if lead:  # clients outside, samples inside: one flat dimension of both
             clients = next(a.shape[1] for a in given if isinstance(a, Tensor))
             given = [a.flatten(0, 1) if isinstance(a, Tensor) else a for a in given]
@@ -35,8 +49,149 @@ class Stacked(torch.autograd.Function):
         return (outs, (0,) * len(outs)) if several else (outs[0], 0)
 
 
-def _in_front(value: Any, dim: int | None, size: int) -> Any:
-    """A tensor with its batch dimension in front; without one it is repeated."""
-    if not isinstance(value, Tensor):
-        return value
-    return value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+class StackedGradient(Stacked):
+    """The gradient of such an operation, which is never differentiated again."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.inputs = len(inputs)
+        ctx.mark_non_differentiable(*(output if isinstance(output, tuple) else (output,)))
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor | None) -> tuple[None, ...]:
+        return (None,) * ctx.inputs
+
+
+class StackedConvolution(Stacked):
+    """y [B, o, h', w'] of x [B, i, h, w], W [o, i, kh, kw] and b [o]; of c clients with one more dimension in front."""
+
+    dims = 4
+
+    @staticmethod
+    def forward(x: Tensor, W: Tensor, b: Tensor, stride: Pair, padding: Pair) -> Tensor:
+        if x.dim() == 4:
+            return aten.conv2d(x, W, b, stride, padding)
+        if supports(x):
+            return kernels.convolve(x.transpose(1, 2), W, b, padding, stride, kernels.SAMPLES).transpose(1, 2)
+        grouped = aten.conv2d(_beside(x), W.flatten(0, 1), b.flatten(), stride, padding, (1, 1), len(x))
+        return _apart(grouped, len(x))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, W, _, ctx.stride, ctx.padding = inputs
+        ctx.save_for_backward(x, W)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
+        x, W = ctx.saved_tensors
+        given = (ctx.stride, ctx.padding)
+        dx = InputGradient.apply(d, W, *given, (x.shape[-2], x.shape[-1])) if ctx.needs_input_grad[0] else None
+        dW = WeightGradient.apply(x, d, *given, (W.shape[-2], W.shape[-1])) if ctx.needs_input_grad[1] else None
+        return dx, dW, d.sum((0, 2, 3)), None, None
+
+
+class InputGradient(StackedGradient):
+    """dx [B, i, h, w] from d [B, o, h', w'] and W."""
+
+    dims = 4
+
+    @staticmethod
+    def forward(d: Tensor, W: Tensor, stride: Pair, padding: Pair, size: Pair) -> Tensor:
+        if d.dim() == 4:
+            return InputGradient.forward(d[None], W[None], stride, padding, size)[0]
+        if supports(d):
+            return kernels.input_gradient(d.transpose(1, 2), W, padding, size, stride, order=kernels.SAMPLES).transpose(
+                1, 2
+            )
+        clients, B, i = len(d), d.shape[1], W.shape[2]
+        x = d.new_empty(B, clients * i, *size)
+        return _apart(_grouped_gradients(d, x, W, stride, padding, (True, False))[0], clients)
+
+
+class WeightGradient(StackedGradient):
+    """dW [o, i, kh, kw] from x and d."""
+
+    dims = 4
+
+    @staticmethod
+    def forward(x: Tensor, d: Tensor, stride: Pair, padding: Pair, kernel: Pair) -> Tensor:
+        if x.dim() == 4:
+            return WeightGradient.forward(x[None], d[None], stride, padding, kernel)[0]
+        clients, i, o = len(x), x.shape[2], d.shape[2]
+        if supports(x):
+            found = kernels.weight_gradient(x.transpose(1, 2), d.transpose(1, 2), kernel, padding, False, stride)
+            return found.view(clients, o, i, *kernel)
+        W = x.new_empty(clients, o, i, *kernel)
+        return _grouped_gradients(d, _beside(x), W, stride, padding, (False, True))[1].view_as(W)
+
+
+def _grouped_gradients(d: Tensor, x: Tensor, W: Tensor, stride: Pair, padding: Pair, wanted: tuple[bool, bool]) -> Any:
+    """Torch's own gradients of a convolution of as many groups as there are clients."""
+    given = (None, stride, padding, (1, 1), False, (0, 0), len(d), (*wanted, False))
+    return aten.convolution_backward(_beside(d), x, W.flatten(0, 1), *given)
+
+
+def _beside(x: Tensor) -> Tensor:
+    """[c, B, i, h, w] -> [B, c i, h, w]"""
+    return x.transpose(0, 1).flatten(1, 2)
+
+
+def _apart(x: Tensor, clients: int) -> Tensor:
+    """[B, c i, h, w] -> [c, B, i, h, w]"""
+    return x.unflatten(1, (clients, -1)).transpose(0, 1)
+
+
+def conv2d(
+    x: Tensor, W: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Any:  # fmt: skip
+    """`torch.conv2d`; NotImplemented if torch's own is as good or the only one."""
+    plain = x.is_cuda and x.dtype == torch.float32 and x.dim() == 4 and groups == 1 and pair(dilation) == (1, 1)
+    if not plain or isinstance(padding, str):
+        return NotImplemented
+    b = torch.zeros_like(W[:, 0, 0, 0]) if bias is None else bias
+    return StackedConvolution.apply(x, W, b, pair(stride), pair(padding))
+
+
+class Attention(Stacked):
+    """softmax(q kᵀ s) v for [B, n, T, d], or [c, B, n, T, d]."""
+
+    dims = 4
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None) -> Tensor:
+        flat = [value.reshape(-1, *value.shape[-3:]) for value in (q, k, v)]
+        found = attend(*flat, is_causal=causal, scale=scale)
+        return found.view(*q.shape[:-1], v.shape[-1])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:3])
+        ctx.options = inputs[3:]
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
+        return (*AttentionGradient.apply(d, *ctx.saved_tensors, *ctx.options), None, None)
+
+
+class AttentionGradient(StackedGradient):
+    """The gradients of q, k and v, by torch's own kernels; the forward pass is computed again for them."""
+
+    dims = 4
+
+    @staticmethod
+    def forward(d: Tensor, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            flat = [value.detach().reshape(-1, *value.shape[-3:]).requires_grad_() for value in (q, k, v)]
+            found = attend(*flat, is_causal=causal, scale=scale)
+        grads = torch.autograd.grad(found, flat, d.reshape(found.shape))
+        return tuple(grad.view(value.shape) for grad, value in zip(grads, (q, k, v), strict=True))
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *options: Any, **named: Any) -> Any:
+    """`scaled_dot_product_attention`; NotImplemented with a mask, with dropout, or with heads that share keys."""
+    given = dict(zip(("attn_mask", "dropout_p", "is_causal"), options, strict=False)) | named
+    plain = given.get("attn_mask") is None and not given.get("dropout_p") and not given.get("enable_gqa")
+    if not plain or q.dim() != 4 or not q.shape[:2] == k.shape[:2] == v.shape[:2]:
+        return NotImplemented
+    return Attention.apply(q, k, v, bool(given.get("is_causal", False)), given.get("scale"))

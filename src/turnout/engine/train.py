@@ -1,8 +1,7 @@
 """Local training of a cohort, in chunks of clients that are spread over threads.
 
-A job's clients are sorted by steps, most first, so that at each step the clients that still have work are the first of
-their chunk. The same code works with any of the three gradients of engine/gradients.py. The result depends on chunk
-size, order and threads only by rounding. Plain SGD on small models is done in C (engine/native/).
+A job's clients are sorted by steps, most first. The result depends on chunk size, order and threads only by rounding.
+SGD and Adam on small models are done in C (kernels/native.py).
 
 Shape letters: C clients of the cohort, c of a chunk, P parameters (all columns), B batch.
 """
@@ -17,22 +16,23 @@ import torch
 from torch import Tensor
 
 from turnout.engine.batches import Batches, address_batches
+from turnout.engine.by_hand import ByHand
 from turnout.engine.chunk import Chunk
-from turnout.engine.gradients import Gradients
-from turnout.engine.job import Job, Trained, captures
-from turnout.engine.native.steps import NativeJob, NativeSteps, StepRule, in_c
+from turnout.engine.gradients import Gradients, WorkerPool
+from turnout.engine.job import Job, Trained, cuda_graph_safe
+from turnout.engine.kernels.native import NativeJob, NativeSteps, StepRule, in_c
 from turnout.engine.network import Network
-from turnout.engine.workers import WorkerPool
 from turnout.layout import Slot
-from turnout.machine.clock import stage
-from turnout.machine.rehearsal import rehearse
-from turnout.machine.transfer import to_device
+from turnout.machine.memory import to_device
+from turnout.machine.profiling import staged
+from turnout.machine.triton_tools import rehearse
 from turnout.parts.local import Local, steps_per_epoch
 from turnout.parts.optimizers import Optimizer
+from turnout.parts.terms.base import as_quadratic
 from turnout.types import Samples
 
 BLOCK = 256  # clients whose batches are laid out at once
-BESIDE = 3  # models that a step makes beside the weights: a gradient, and what the optimizer makes of it
+BESIDE = 3  # tensors as large as the weights that a step allocates: a gradient, and two of the optimizer
 _SMALL_STEP = 1 << 20  # bytes of one step of the whole cohort, below which a chunk is not split over threads
 _ORDERS = 64 << 20  # bytes of batch orders laid out at once, unless a single client's take more
 _SMALL_JOB = 1 << 20  # bytes of all steps of a cohort, below which the C steps run in the calling thread
@@ -42,32 +42,25 @@ _FACTORED_ROOM = 32 << 20  # bytes of factored weights in a chunk: with more cli
 
 
 class Trainer:
-    """Trains jobs in chunks of at most `chunk` clients, spread over a pool of threads."""
+    """Trains jobs in chunks of at most `chunk` clients, spread over a pool of threads.
+
+    network   the model
+    workers   the pool of threads, each with an engine
+    chunk     the most clients of a chunk
+    cost      bytes of a client's step
+    fixed     whether chunks have exactly this size; else they may be smaller, so that every thread has work, or larger
+              for factored weights
+    native    the steps in C, if they support the model
+    """
 
     def __init__(
-        self,
-        network: Network,
-        workers: WorkerPool,
-        chunk: int,
-        cost: int = 1 << 30,
-        fixed: bool = True,
+        self, network: Network, workers: WorkerPool, chunk: int, cost: int = 1 << 30, fixed: bool = True,
         native: NativeSteps | None = None,
-    ):
-        """`cost` is the bytes of a client's step. Unless `fixed`, chunks may be smaller, so that every thread has work,
-        or larger for factored weights. `native` is plain SGD in C, if it supports the model.
-        """
+    ):  # fmt: skip
         self.network, self.workers, self.chunk, self.cost, self.fixed = network, workers, chunk, cost, fixed
-        self.native = native
+        self.gradients, self.threads, self.native = workers.first, workers.threads, native
         self._matrix: Tensor | None = None
         self._rehearsed = False
-
-    @property
-    def gradients(self) -> Gradients:
-        return self.workers.first
-
-    @property
-    def threads(self) -> int:
-        return self.workers.threads
 
     def title(self, optimizer: Optimizer, springs: bool = True) -> str:
         """The name of the engine used with this optimizer; `springs`: whether all terms are springs (see `_native`)."""
@@ -76,62 +69,55 @@ class Trainer:
     def step_bytes(self, clients: int, optimizer: Optimizer) -> int:
         """Bytes of the steps that are made at once: in C one client's a thread, else a chunk's a thread."""
         weights = list(self.network.module.parameters())
-        if self.title(optimizer) == "native":  # which keeps the first weights too, as they lie there
+        if self.title(optimizer) == "native":  # which also keeps a copy of the first weights
             return min(self.threads, clients) * (self.cost + sum(value.nbytes for value in weights))
         beside = BESIDE * sum(value.nbytes for value in weights if not value.is_cuda)  # a GPU's kernels work in place
         return min(self.chunk * self.threads, clients) * (self.cost + beside)
 
+    @staged("local training")
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
-        with stage("local training"):
-            if job.start_P.is_cuda and not self._rehearsed and len(job.client_C):
-                rehearse(partial(self.first_step, job))
-                self._rehearsed = True
-            result, native = _blank(job, self._room(job), self.network.layout.slots), self._native(job)
+        if job.start_P.is_cuda and not self._rehearsed and len(job.client_C):
+            rehearse(partial(self.first_step, job))
+            self._rehearsed = True
+        result, native = _blank(job, self._room(job), self.network.layout.slots), self._native(job)
 
-            def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
-                Chunk(job, self.network, gradients, *piece, result, native).run()
+        def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
+            Chunk(job, self.network, gradients, *piece, result, native).run()
 
-            if native is None:
-                self.workers.map(advance, self._pieces(job, self._chunk(job)))
-            else:
-                for piece in self._pieces(job, self._native_chunk(job)):
-                    advance(self.gradients, piece)
+        if native is None:
+            self.workers.map(advance, self._pieces(job, self._chunk(job)))
+        else:  # about a second's work in one call of C, so that an interrupt is noticed, but some for every thread
+            for piece in self._pieces(job, max(4 * self.threads, _CALL // self._client_work(job))):
+                advance(self.gradients, piece)
         return result
 
     def first_step(self, job: Job) -> None:
-        """The first step of the first chunk, without a trace: on a GPU it is rehearsed, so that its kernels compile
-        side by side. Only where every part says that its step depends on tensors alone, so that it may be repeated.
-        """
-        if self.gradients.graphs is None or not captures(job):
+        """The first step of the first chunk, without effect, if every part's step depends on tensors alone."""
+        if self.gradients.graphs is None or not cuda_graph_safe(job):
             return
         rows, batches = next(self._pieces(job, self._chunk(job)))
         own, twin = job.first_step(rows), self.gradients.twin()
         result = _blank(own, self._room(job)[rows], self.network.layout.slots)
         try:
             Chunk(own, twin.network, twin, slice(0, len(own.client_C)), batches, result).run()
-        finally:  # what it holds is large, and an engine's parts may know one another, so that it is not freed at once
+        finally:  # its tensors are large, and cycles in an engine would keep them alive for a while
             if twin.graphs is not None:
                 twin.graphs.forget()
 
     def _native(self, job: Job) -> NativeJob | None:
-        """The steps in C if they support this job, else None: SGD or Adam, and with plain SGD every term a spring (adds
-        k w - f)."""
+        """The steps in C if they support this job: SGD or Adam; with plain SGD springs (k w - f) as terms."""
         shared = self.network.layout.shared
         if self.native is None or job.magnitudes or not self.native.takes(job.samples, job.start_P):
             return None
         start_cP = job.start_P[:, :shared] if job.start_P.dim() == 2 else job.start_P[None, :shared]
         if job.start_P.dim() == 2 and len(start_cP) == 1:
             start_cP = start_cP.expand(2, -1)  # one client's own start must not look like a common one (one row)
-        springs = [term.spring(start_cP, job.down.get(term.name, {})) for term in job.terms]
+        springs = [as_quadratic(term, start_cP, job.server_term_states.get(term.name, {})) for term in job.terms]
         known = [spring for spring in springs if spring is not None]
         rule = StepRule.of(job.optimizer, job.lr, known, job.start_P) if len(known) == len(springs) else None
         small = len(job.client_C) * self._client_work(job) < _SMALL_JOB
-        return None if rule is None else NativeJob(self.native, rule, 1 if small else self.workers.threads)
-
-    def _native_chunk(self, job: Job) -> int:
-        """Clients in one call of C: a second's work or so, so that an interrupt is heard, but some for every thread."""
-        return max(4 * self.workers.threads, _CALL // self._client_work(job))
+        return None if rule is None else NativeJob(self.native, rule, 1 if small else self.threads)
 
     def _client_work(self, job: Job) -> int:
         """Bytes of all steps of the client with the most."""
@@ -149,23 +135,18 @@ class Trainer:
     def _pieces(self, job: Job, chunk: int) -> Iterator[tuple[slice, Batches]]:
         """Each chunk's rows of the job and its batches; batches are laid out lazily, a block of clients at a time.
 
-        A block is as long as the client with the most steps makes it, and clients come in the order of their steps. So
-        where one has very many, chunks and blocks are smaller: the rest is not filled up to its length.
+        A block is as long as its client with the most steps, and clients are sorted by steps. So if one has very many,
+        blocks and chunks are smaller: the other clients are not padded to its length.
         """
-        for block in self._blocks(job):
-            batches = _batches(job, block, self.workers.threads)
-            for start in range(block.start, block.stop, chunk):
-                stop = min(start + chunk, block.stop)
-                own = slice(start - block.start, stop - block.start)
-                yield slice(start, stop), Batches(batches.row_cJB[own], batches.size_cJ[own])
-
-    def _blocks(self, job: Job) -> Iterator[slice]:
         first, clients = 0, len(job.client_C)
         while first < clients:
-            steps = max(1, int(job.steps_C[first]))
-            stop = min(first + block_size(steps, job.batch_size), clients)
-            yield slice(first, stop)
-            first = stop
+            last = min(first + block_size(max(1, int(job.steps_C[first])), job.batch_size), clients)
+            batches = _batches(job, slice(first, last), self.threads)
+            for start in range(first, last, chunk):
+                stop = min(start + chunk, last)
+                own = slice(start - first, stop - first)
+                yield slice(start, stop), Batches(batches.row_cJB[own], batches.size_cJ[own])
+            first = last
 
     def _chunk(self, job: Job) -> int:
         """Clients per chunk. A small cohort is not split further: starting threads would cost more."""
@@ -174,14 +155,15 @@ class Trainer:
         if fixed or clients * self.cost < _SMALL_STEP:
             return self.chunk
         samples = job.factored_samples
-        factored = self.gradients.factored_bytes(job.start_P[None], samples) if samples else 0
+        hand = self.gradients if isinstance(self.gradients, ByHand) else None
+        factored = hand.factored_bytes(job.start_P[None], samples) if hand and samples else 0
         most = max(self.chunk, _FACTORED_ROOM // factored) if factored else self.chunk
-        turns = -(-clients // (most * self.workers.threads))  # every thread gets as many chunks, of equal size
-        return -(-clients // (turns * self.workers.threads))
+        turns = -(-clients // (most * self.threads))  # every thread gets as many chunks, of equal size
+        return -(-clients // (turns * self.threads))
 
 
 def block_size(steps: int, batch_size: int) -> int:
-    """Clients whose batches are laid out together, if the first of them takes so many steps.
+    """The number of clients whose batches are laid out together, if the first of them takes so many steps.
 
     >>> block_size(100, 10), block_size(500_000, 20)
     (256, 1)
@@ -209,7 +191,7 @@ def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
     """The result before training: the tensors that training will write to."""
     clients, device = len(job.client_C), job.start_P.device
     slots = {n: job.slots[n] if n in job.slots else torch.zeros_like(flat_CP) for n in job.optimizer.slots}
-    mine = {term: {n: v.clone() for n, v in rows.items()} for term, rows in job.mine.items()}
+    mine = {term: {n: v.clone() for n, v in rows.items()} for term, rows in job.term_states.items()}
     states = {
         name: (value.clone() if name in job.own_states else value.expand(clients, *value.shape).clone())
         for name, value in job.states.items()

@@ -1,10 +1,17 @@
-"""Choosing how a network is trained: engine, device and chunk size, once, from the settings and one batch."""
+"""Choosing how a network is trained: engine, device and chunk size, once, from the settings and one batch.
+
+Small models are bound by the interpreter, so training clients together always pays. From a few megabytes a step on it
+depends on the layers, so a short trial finds the fastest engine on this machine.
+"""
 
 from __future__ import annotations
 
 import platform
+import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import torch
 from torch import Tensor, nn
@@ -14,22 +21,20 @@ from turnout.engine.backprop import stack_of
 from turnout.engine.batches import Batch
 from turnout.engine.by_hand import ByHand
 from turnout.engine.dropout import draws_inside
-from turnout.engine.gradients import Gradients
+from turnout.engine.gradients import Gradients, WorkerPool
+from turnout.engine.job import Job
+from turnout.engine.kernels.native import NativeSteps
 from turnout.engine.losses import Loss
-from turnout.engine.native.steps import NativeSteps
-from turnout.engine.network import Network
-from turnout.engine.own_kernels import ForClients
+from turnout.engine.network import ForClients, Network
 from turnout.engine.train import Trainer
-from turnout.engine.trial import TRIAL_FROM, buffers, first_weights, quickest
-from turnout.engine.workers import WorkerPool
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.memory import keep_freed_memory
-from turnout.machine.rehearsal import without_kernels
 from turnout.machine.threads import cores
+from turnout.machine.triton_tools import without_kernels
 from turnout.models.recurrent import LSTMLayer
 from turnout.parts.optimizers import Optimizer
-from turnout.runtimes.settings import InProcess
-from turnout.types import State, Tensors, flatten, unflatten
+from turnout.settings import InProcess
+from turnout.types import Samples, State, Tensors, flatten, unflatten
 
 NOT_IN_C = (
     "runtime.engine = 'native' needs a C compiler (cc, gcc, clang or $CC) and a model of at most 1 MiB on a CPU: an "
@@ -37,31 +42,33 @@ NOT_IN_C = (
     "task; use 'auto'"
 )
 
+TRIAL_FROM = 4 << 20  # bytes of one client's step from which engines are compared
+TRIAL_STEPS = 2  # local steps of a client
+TRIAL_CLIENTS = 3  # of each thread
+TURNS = 5  # timed runs of each engine, in turns, after one that is not timed
+HOPELESS = 6.0  # an engine whose first run takes so many times the fastest's is not tried again
+BEHIND = 1.25  # nor is one that has taken so many times the best's in the turns so far
+
 CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py
 
 
 def make_trainer(
-    settings: InProcess,
-    network: Network,
-    loss: Loss | None,
-    x: Tensor,
-    y: Tensor,
-    optimizer: Optimizer | None = None,
+    settings: InProcess, network: Network, loss: Loss | None, x: Tensor, y: Tensor, optimizer: Optimizer | None = None
 ) -> Trainer:
     """A trainer for a network; the chunk size follows from the memory a client needs for a batch like x, y.
 
-    With an `optimizer`, the engines that can train a large model are compared in a short trial (engine/trial.py).
+    With an `optimizer`, the engines that can train a large model are compared in a short trial.
     """
     torch.set_num_threads(1)  # a pool of one worker works in this thread; beside a GPU waking others costs milliseconds
     cost = client_bytes(network, x, y)
     gradients = pick_gradients(settings.engine, network, loss, x.is_cuda)
-    if not isinstance(gradients, ByHand):  # layers written by hand draw nothing that is not addressed
+    if not isinstance(gradients, ByHand):  # hand-written layers draw only addressed numbers
         gradients = addressed_gradients(gradients, network, x)
     if not isinstance(gradients, Looped):
         gradients = checked_gradients(gradients, network, x, y)
     trainer = trainer_of(settings, gradients, cost, x)
     if settings.engine == "native" and trainer.native is None:
-        raise Mistake(NOT_IN_C)
+        raise UserError(NOT_IN_C)
     decided = settings.engine != "auto" or x.is_cuda or network.draws or cost < TRIAL_FROM
     if optimizer is None or decided:
         return trainer
@@ -74,7 +81,7 @@ def rivals(settings: InProcess, trainer: Trainer, optimizer: Optimizer, x: Tenso
     network, cost = trainer.network, trainer.cost
     found = {trainer.title(optimizer): trainer}
     others: list[Gradients] = [Looped(network.twin())]
-    if has_convolutions(network):
+    if any(isinstance(module, nn.Conv2d) for module in network.module.modules()):
         others.append(Looped(network.twin(), channels_last=True))
     if isinstance(trainer.gradients, ByHand):
         others.append(checked_gradients(Vmapped(network.twin()), network, x, y))
@@ -94,20 +101,71 @@ def trainer_of(settings: InProcess, gradients: Gradients, cost: int, x: Tensor) 
     else:
         most = min(CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"] // cost, 256)
     chunk = settings.chunk or max(1, most)
-    asked = settings.engine in ("auto", "native")
     native = None
-    if asked and isinstance(gradients, ByHand):
+    if settings.engine in ("auto", "native") and isinstance(gradients, ByHand):
         native = NativeSteps.of(gradients.stack, network.layout, x, network.dropout_keys)
     return Trainer(network, WorkerPool(gradients, threads), chunk, cost, settings.chunk is not None, native)
 
 
-def has_convolutions(network: Network) -> bool:
-    return any(isinstance(module, nn.Conv2d) for module in network.module.modules())
+def quickest(trainers: dict[str, Trainer], x: Tensor, y: Tensor, optimizer: Optimizer) -> str:
+    """The name of the trainer that takes least time a client, for steps on batches like x, y."""
+    jobs = {name: trial_job(trainer, x, y, optimizer) for name, trainer in trainers.items()}
+
+    def seconds_a_client(name: str) -> float:
+        start = time.perf_counter()
+        trainers[name].train(jobs[name])
+        return (time.perf_counter() - start) / len(jobs[name].client_C)
+
+    first = {name: seconds_a_client(name) for name in trainers}
+    hopeful = [name for name, value in first.items() if value <= HOPELESS * min(first.values())]
+    turns: list[dict[str, float]] = []
+    while len(turns) < TURNS and len(hopeful) > 1:
+        hopeful.reverse()  # so that a machine that slows down does not always slow the same one
+        turns.append({name: seconds_a_client(name) for name in hopeful})
+        behind = times_the_best(turns)
+        hopeful = [name for name in hopeful if behind[name] <= BEHIND * min(behind[n] for n in hopeful)]
+    return min(hopeful, key=times_the_best(turns).__getitem__) if turns else hopeful[0]
+
+
+def times_the_best(turns: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Each engine's time as a multiple of the fastest in the same turn: the median over its turns.
+
+    Within a turn, because a shared machine is faster or slower from turn to turn; and the median, because a burst of
+    other work can hit any single run.
+
+    >>> times_the_best([{"loop": 1.0, "vmap": 2.0}, {"loop": 9.0, "vmap": 3.0}, {"loop": 2.0, "vmap": 4.0}])
+    {'loop': 1.0, 'vmap': 2.0}
+    """
+    names = dict.fromkeys(name for turn in turns for name in turn)
+    return {n: median(turn[n] / min(turn.values()) for turn in turns if n in turn) for n in names}
+
+
+def trial_job(trainer: Trainer, x: Tensor, y: Tensor, optimizer: Optimizer) -> Job:
+    """A few clients that all hold the samples x, y and take steps of length 0."""
+    network, clients = trainer.network, TRIAL_CLIENTS * trainer.threads
+    rows = torch.arange(len(x)).repeat(clients)
+    return Job(
+        client_C=torch.arange(clients),
+        steps_C=torch.full((clients,), TRIAL_STEPS),
+        samples=Samples(x, y, rows, torch.full((clients,), len(x))),
+        start_P=network.first_weights(),
+        states={name: value.clone() for name, value in network.first_states().items()},
+        lr=1e-30,  # no step, but a number that an optimizer may divide by
+        batch_size=len(x),
+        drop_single=False,
+        seed=0,
+        t=0,
+        optimizer=optimizer,
+    )
 
 
 @dataclass(frozen=True)
 class Place:
-    """The device and the type of numbers of a run."""
+    """Where a run computes.
+
+    device   CPU or GPU
+    dtype    the type of floating-point numbers
+    """
 
     device: torch.device
     dtype: torch.dtype
@@ -120,12 +178,11 @@ class Place:
         return {name: self.put(value) for name, value in tensors.items()}
 
     def put_tree(self, tree: State) -> State:
-        """A state tree on this device."""
         tensors, plain = flatten(tree)
         return unflatten(self.put_all(tensors), plain)
 
     def share(self) -> int:
-        """Bytes of a GPU that clients' own rows may take: a third of what is free; none where there is no GPU."""
+        """Bytes of a GPU that clients' own rows may take: a third of its free memory; 0 without a GPU."""
         return torch.cuda.mem_get_info(self.device)[0] // 3 if self.device.type == "cuda" else 0
 
     def describe(self) -> dict[str, str]:
@@ -137,40 +194,32 @@ class Place:
 
 def place_of(settings: InProcess) -> Place:
     """The device and type of numbers for `runtime`'s settings; also sets torch's global switches for them."""
-    device = pick_device(settings.device)
+    name = settings.device
+    try:
+        device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
+    except RuntimeError as error:
+        raise UserError(f"runtime.device = {name!r} is not a device: use 'auto', 'cpu' or 'cuda'") from error
     if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise UserError("runtime.device = 'cuda', but no GPU is available here: use 'auto' or 'cpu'")
         if device.index is not None:
             torch.cuda.set_device(device)  # CUDA graphs are captured on the current device
         torch.backends.cuda.matmul.allow_tf32 = settings.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
-        # every client has weights of its own, which cannot lie in memory as cuDNN's recurrent kernels like them
+        # every client has weights of its own, which cannot lie in memory as cuDNN's recurrent kernels want them
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
     keep_freed_memory()
     return Place(device, torch.float64 if settings.precision == "float64" else torch.float32)
 
 
-def pick_device(name: str) -> torch.device:
-    """The device for `runtime.device`."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise Mistake(f"runtime.device = {name!r} is no device: use 'auto', 'cpu' or 'cuda'") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise Mistake("runtime.device = 'cuda', but no GPU is available here: use 'auto' or 'cpu'")
-    return device
-
-
 def pick_gradients(engine: str, network: Network, loss: Loss | None, on_gpu: bool) -> Gradients:
-    """The gradients for `runtime.engine`."""
     if engine in ("loop", "channels-last"):
         return Looped(network, channels_last=engine == "channels-last")
     if engine == "vmap":
         return Vmapped(network)
     gradients = fastest(network, loss)
     if engine == "by-hand" and isinstance(gradients, Vmapped):
-        raise Mistake(
+        raise UserError(
             "runtime.engine = 'by-hand' needs an nn.Sequential of Linear, Conv2d, BatchNorm, MaxPool2d, ReLU, Softmax, "
             "Flatten and Dropout layers under the classification or regression task: use 'auto'"
         )
@@ -187,11 +236,10 @@ def fastest(network: Network, loss: Loss | None) -> ByHand | Vmapped:
 
 
 def addressed_gradients(gradients: Gradients, network: Network, x: Tensor) -> Gradients:
-    """The same gradients, or the plain loop (with a warning) if the model draws random numbers that only the loop can
-    address."""
+    """The same gradients, or the plain loop (with a warning) if only the loop can address the model's random draws."""
     if draws_inside(network.module, x, training=False):
-        raise Mistake(
-            "the model draws random numbers in evaluation mode too, so its metrics would be other ones every time: in "
+        raise UserError(
+            "the model draws random numbers in evaluation mode too, so its metrics would differ every time: in "
             "its forward pass write F.dropout(x, p, training=self.training), or use a layer, nn.Dropout(p)"
         )
     network.draws = draws_inside(network.module, x, training=True)
@@ -207,12 +255,12 @@ def addressed_gradients(gradients: Gradients, network: Network, x: Tensor) -> Gr
 
 def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tensor) -> Gradients:
     """The same gradients, or the plain loop (with a warning) if the model cannot be vectorised."""
-    flat_cP = first_weights(network).expand(2, -1).clone()
-    states = {name: value.expand(2, *value.shape).clone() for name, value in buffers(network).items()}
+    flat_cP = network.first_weights().expand(2, -1).clone()
+    states = {name: value.expand(2, *value.shape).clone() for name, value in network.first_states().items()}
     keys_ck = torch.zeros(2, len(network.dropout_keys), dtype=torch.int64, device=flat_cP.device)
     batch = Batch(torch.stack([x, x]), torch.stack([y, y]), None, keys_ck)
     try:
-        with without_kernels():  # for two clients other ones would be compiled than for a cohort
+        with without_kernels():  # a cohort needs other kernels than two clients
             gradients.gradient(flat_cP, states, batch, torch.empty_like(flat_cP))
     except RuntimeError as error:
         reason = str(error).strip().split("\n")[0][:160]
@@ -224,7 +272,7 @@ def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tens
 
 
 def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
-    """Bytes of one client's local step: its weights, and what the forward pass saves for the backward pass."""
+    """Bytes of one client's local step: its weights, and tensors that the forward pass saves for the backward pass."""
     total = 0
 
     def count(saved: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """C functions, compiled once for this machine and kept in the user's cache folder. They are optional.
 
 Without a compiler ($CC, cc, gcc or clang), or if the folder cannot be written, there is no function, and callers do the
-same with torch; `trouble` says why. A library is loaded only if it is whole (it carries a checksum) and nobody else can
-have written it. A compiler that failed is not asked again for an hour. A call releases the interpreter's lock.
+same with torch; `trouble` gives the reason. A library is loaded only if its checksum matches and no other user can
+have written it. A compiler that failed is not called again for an hour. A call releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ import shutil
 import stat
 import subprocess
 import time
-from functools import lru_cache
+from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.machine.cache import cache_dir
-from turnout.machine.files import replacing
-from turnout.machine.sealed import is_whole, read_json, seal, write_json
+from turnout.errors import UserError
+from turnout.machine.checksums import is_whole, read_json, seal, write_json
+from turnout.machine.files import cache_dir, replacing
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 COMPILE_SECONDS = 120.0  # a kernel takes a few, more on a busy machine
-ASK_AGAIN = 3600.0  # seconds after which a compiler that failed is asked again
+TRY_AGAIN = 3600.0  # seconds after which a compiler that failed is called again
 
 pointer, whole, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _trouble: dict[str, str] = {}
 
 
-def at(value: Tensor) -> int:
-    """The address of a tensor's first element."""
-    return value.data_ptr()
+def at(value: Tensor | None) -> int | None:
+    """The address of a tensor's first element, as an argument of a C function."""
+    return None if value is None else value.data_ptr()
 
 
 def trouble() -> str | None:
-    """Why some C function that was asked for is not there, in words; None if none was missed."""
+    """Why a C function is missing; None if none is."""
     return next(iter(_trouble.values()), None)
 
 
@@ -61,7 +61,7 @@ def function(source: Path, name: str, arguments: tuple[Any, ...], defines: tuple
 
 
 class Unavailable(Exception):
-    """There is no compiled library, and why."""
+    """The reason why there is no compiled library."""
 
 
 def compiler() -> str | None:
@@ -72,7 +72,7 @@ def compiler() -> str | None:
 
 
 def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
-    """The path of the library for this machine, compiled now unless it is cached; Unavailable where it cannot be."""
+    """The path of the library for this machine, compiled now unless it is cached; raises Unavailable."""
     program = compiler()
     if program is None:
         raise Unavailable("no C compiler: cc, gcc, clang or $CC")
@@ -93,23 +93,28 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
 
 
 def _text(source: Path) -> bytes:
-    """A source and the headers of ours that it includes: a library is made anew when one of them changes."""
+    """A source and the headers of ours that it includes: a library is compiled again when one of them changes."""
     text = source.read_bytes()
     named = re.findall(rb'^#include "(.+)"', text, re.MULTILINE)
     return text + b"".join(_text(source.parent / name.decode()) for name in named)
 
 
 def _compile(command: list[str], path: Path) -> None:
-    """Compile into a file of the cache in one step, with a checksum; a failure is remembered beside it."""
+    """Compile into a file of the cache in one step, with a checksum; a failure is recorded beside it."""
     failed = path.with_suffix(".failed")
-    _refuse_again(failed)
+    again = f"; it is called again in an hour, or now if you delete {failed}"
+    with suppress(OSError, UserError, KeyError, TypeError, ValueError):
+        before = read_json(failed, "it is made again")
+        if 0 <= time.time() - float(before["at"]) < TRY_AGAIN:
+            raise Unavailable(f"{before['why']}{again}")
     try:
         with replacing(path, shared=True) as made:
-            done = _ask([*command, "-o", str(made)])
-            if done.returncode and b"-march" in done.stderr:  # Clang on some processors
-                done = _ask([word for word in command if word != "-march=native"] + ["-o", str(made)])
+            run = partial(subprocess.run, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
+            done = run([*command, "-o", str(made)])
+            if done.returncode and "-march" in done.stderr:  # Clang on some processors
+                done = run([*(word for word in command if word != "-march=native"), "-o", str(made)])
             if done.returncode:
-                words = done.stderr.decode(errors="replace").strip().splitlines()
+                words = done.stderr.strip().splitlines()
                 raise Unavailable(f"{command[0]} failed: {words[0][:200] if words else f'code {done.returncode}'}")
             seal(made)
             made.chmod(0o755)
@@ -121,25 +126,11 @@ def _compile(command: list[str], path: Path) -> None:
         failed.unlink(missing_ok=True)
         return
     write_json(failed, {"why": why, "at": time.time()})
-    raise Unavailable(f"{why}; it is asked again in an hour, or now if you delete {failed}")
-
-
-def _ask(command: list[str]) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command, capture_output=True, timeout=COMPILE_SECONDS)
-
-
-def _refuse_again(failed: Path) -> None:
-    try:
-        before = read_json(failed, "it is made anew")
-        recent = 0 <= time.time() - float(before["at"]) < ASK_AGAIN
-    except (OSError, Mistake, KeyError, TypeError, ValueError):
-        return
-    if recent:
-        raise Unavailable(f"{before['why']}; it is asked again in an hour, or now if you delete {failed}")
+    raise Unavailable(f"{why}{again}")
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Refuse a library that somebody else may have written: it would run as this user."""
+    """Refuse a library that another user may have written: it would run as this user."""
     for place in (path, path.parent):
         about = place.stat()
         others = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and about.st_gid != os.getegid()

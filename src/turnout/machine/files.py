@@ -1,7 +1,6 @@
-"""Files that are written in one step, and a check that a file can be written at all.
+"""Files that are written in one step, a check that a file can be written, and the user's cache folder.
 
-Whoever reads such a file, also after the process was killed or the power failed, finds the old content or the new one,
-never half of it.
+A reader of such a file sees the old content or the new one, never half of it, also after a kill or a power failure.
 """
 
 from __future__ import annotations
@@ -11,7 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
+
+
+def cache_dir() -> Path:
+    """Turnout's folder in the user's cache folder, for downloads and compiled kernels."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "turnout"
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -22,11 +26,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def replacing(path: Path, shared: bool = False) -> Iterator[Path]:
-    """The path of a temporary file beside `path`; when the block ends without an error, it takes the place of `path`.
+    """Path of a temporary file beside `path`, which replaces `path` when the block ends without an error.
 
-    The content is on the disk before the rename, and the rename before this returns. The temporary file is removed
-    after an error; a killed process leaves it, and the next write of the same file overwrites it. `shared`: several
-    processes may write the file at once (a cache), so each has a temporary file of its own.
+    The content is on disk before the rename, and the rename before this returns. An error removes the temporary file;
+    a killed process leaves it, and the next write overwrites it. `shared`: several processes may write the file at
+    once (a cache), so each uses a temporary file of its own.
     """
     temporary = path.with_name(f"{path.name}{f'.{os.getpid()}' if shared else ''}.new")
     try:
@@ -37,13 +41,8 @@ def replacing(path: Path, shared: bool = False) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring a rename to the disk, where the system can do that for a folder (Windows cannot)."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
+    with suppress(OSError):  # Windows cannot sync a folder
+        handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
@@ -51,14 +50,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 def check_destination(option: str, given: str | Path) -> None:
-    """Refuse a file that could not be written: no name, a folder, a missing folder, no permission.
-
-    For what takes hours to compute, this is asked before the work begins.
-    """
+    """Refuse a file that could not be written: no name, a folder, a missing folder, no permission."""
     path = Path(given).absolute()
     if not str(given) or path.is_dir():
-        raise Mistake(f"{option} {given}: {'is a folder' if str(given) else 'is empty'}; give the name of a file")
+        raise UserError(f"{option} {given}: {'is a folder' if str(given) else 'is empty'}; give the name of a file")
     if not path.parent.is_dir():
-        raise Mistake(f"{option} {given}: there is no folder {Path(given).parent}; create it first")
+        raise UserError(f"{option} {given}: there is no folder {Path(given).parent}; create it first")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise Mistake(f"{option} {given}: it cannot be written there; choose another place")
+        raise UserError(f"{option} {given}: it cannot be written there; choose another place")

@@ -1,7 +1,8 @@
-"""A lock that one process holds at a time, with who holds it; the system releases the lock of a process that is killed.
+"""A lock that one process holds at a time, and a record of that process.
 
-The lock is the system's (flock) on a file that stays. Where the file system has none (some network folders), the lock
-is a second file that only one process can create; what a killed process left of it on this machine is recognised.
+The lock is `filelock`'s: the system's lock on a file that stays, which the system releases when its process is killed.
+On a file system without locks (some network folders), and on Windows, it is a marker file that only one process can
+create. The record of the holder is the content of the file that stays.
 """
 
 from __future__ import annotations
@@ -17,21 +18,31 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from turnout.errors import Mistake
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+
+from turnout.errors import UserError
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-BUSY = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}  # somebody else has it; any other error: no locks here
-ONLY_FILE = ".held"  # the end of the second file's name
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}  # the file system has none
+BUSY = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
+MARKER = ".held"  # the end of the marker's name
 PAUSE = 0.05  # seconds between two attempts
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that has a lock; `started` tells it from a later one with the same number."""
+    """The process that holds a lock.
+
+    process    its number
+    host       the machine it runs on
+    started    when it started; tells it from a later process with the same number
+    since      when it took the lock, in seconds of the epoch
+    command    how it was called
+    """
 
     process: int
     host: str
@@ -46,45 +57,63 @@ class Holder:
         return cls(me, socket.gethostname(), _started(me), time.time(), " ".join(words)[:200])
 
     def __str__(self) -> str:
-        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        return f"process {self.process} on {self.host}, since {clock} ({self.command})"
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        return f"process {self.process} on {self.host}, since {since} ({self.command})"
 
     def is_gone(self) -> bool:
-        """Whether it ended without a word; of another machine's process nobody here can say."""
+        """Whether the process has ended; False for a process of another machine, which cannot be checked."""
         return self.host == socket.gethostname() and _started(self.process) != self.started
 
 
-class Busy(Mistake):
-    """Another process has the lock of a folder; `holder` is None where it does not say who it is."""
+class Busy(UserError):
+    """Another process holds the lock of a folder; `holder` is None if there is no record of it."""
 
     def __init__(self, path: Path, holder: Holder | None):
-        gone = f"; if that process is gone, delete {path}" if path.name.endswith(ONLY_FILE) else ""
+        gone = f"; if that process is gone, delete {path}" if path.name.endswith(MARKER) else ""
         who = f", {holder}" if holder else ""
         super().__init__(f"another process is running in {path.parent}{who}: wait for it, or stop it first{gone}")
 
 
 @contextmanager
 def locked(path: Path, wait: float = 0.0) -> Iterator[None]:
-    """Hold a lock during the block; after so many seconds of waiting for it, Busy."""
-    until = time.monotonic() + wait
-    while True:
-        try:
-            release = _taken(path)
-            break
-        except Busy:
-            if time.monotonic() >= until:
-                raise
-        time.sleep(PAUSE)
+    """Hold a lock during the block; raises Busy after waiting for it for so many seconds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = _acquire(path, wait)
     try:
+        path.write_text(json.dumps(asdict(Holder.this())) + "\n")
         yield
     finally:
-        release()
+        lock.release()
+
+
+def _acquire(path: Path, wait: float) -> BaseFileLock:
+    if fcntl is not None:
+        lock = FileLock(path, fallback_to_soft=False)
+        try:
+            lock.acquire(wait, poll_interval=PAUSE)
+            return lock
+        except Timeout:
+            raise Busy(path, _recorded(path)) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+    soft, holder = SoftFileLock(_marker(path)), _recorded(path)
+    with suppress(FileNotFoundError):
+        written_by = _marker(path).read_text().partition("\n")[0]  # not by a later process, whose record is to come
+        if holder is not None and holder.is_gone() and written_by == str(holder.process):
+            _marker(path).unlink()
+    try:
+        soft.acquire(wait, poll_interval=PAUSE)
+        return soft
+    except Timeout:
+        raise Busy(_marker(path), _recorded(path)) from None
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock; nothing is written, so it can be asked of anybody's folder."""
-    if _left_by(path) is not None:
-        return True
+    """Whether a process holds the lock. Nothing is written, so any folder can be asked."""
+    if _marker(path).exists():
+        holder = _recorded(path)
+        return holder is None or not holder.is_gone()
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -100,104 +129,26 @@ def is_locked(path: Path) -> bool:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Who holds the lock; None where nobody does, or where it does not say."""
-    return (_left_by(path) or _read(path)) if is_locked(path) else None
+    """The process that holds the lock; None if it is free, or if there is no record of the holder."""
+    return _recorded(path) if is_locked(path) else None
 
 
-def _taken(path: Path) -> _Release:
-    """Take the lock, or Busy; the way to release it."""
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            if not _flocked(handle):
-                os.close(handle)
-                return _taken_by_file(path)
-        except BlockingIOError:
-            who = _read(path)
-            os.close(handle)
-            raise Busy(path, who) from None
-        if _is_still(handle, path):
-            break
-        os.close(handle)  # somebody deleted the file meanwhile: this is the lock of nothing
-    os.ftruncate(handle, 0)
-    os.write(handle, _written(Holder.this()))
-    return _Release(handle, None)
+def _marker(path: Path) -> Path:
+    return path.with_name(path.name + MARKER)
 
 
-def _flocked(handle: int) -> bool:
-    """Whether the system's lock was taken; False where there is none, BlockingIOError where another has it."""
-    if fcntl is None:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in BUSY:
-            raise BlockingIOError(error.errno, error.strerror) from error
-        return False
-    return True
-
-
-def _is_still(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except OSError:
-        return False
-
-
-def _taken_by_file(path: Path) -> _Release:
-    """The lock where only a file can be one: whoever creates it has it."""
-    only = path.with_name(path.name + ONLY_FILE)
-    if (holder := _left_by(path)) is not None:
-        raise Busy(only, holder)
-    only.unlink(missing_ok=True)  # of a process of this machine that is gone
-    try:
-        handle = os.open(only, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    except FileExistsError:
-        raise Busy(only, _read(only)) from None
-    os.write(handle, _written(Holder.this()))
-    os.close(handle)
-    return _Release(None, only)
-
-
-def _left_by(path: Path) -> Holder | None:
-    """The living holder of a lock that is a file; None where there is no such file or its process is gone."""
-    only = path.with_name(path.name + ONLY_FILE)
-    if not only.exists():
-        return None
-    holder = _read(only) or Holder(0, "an unknown machine", "", only.stat().st_mtime, f"delete {only} if it is gone")
-    return None if holder.is_gone() else holder
-
-
-def _read(path: Path) -> Holder | None:
+def _recorded(path: Path) -> Holder | None:
     try:
         return Holder(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def _written(holder: Holder) -> bytes:
-    return (json.dumps(asdict(holder)) + "\n").encode()
-
-
 def _started(process: int) -> str:
-    """What tells a process from a later one with its number: when it began, since the machine's last start."""
+    """When a process started, counted from the machine's last start: it tells apart processes of the same number."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         state, *rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return "gone" if state == "Z" else f"{boot} {rest[18]}"
     except (OSError, IndexError):
         return "gone" if Path("/proc/self").exists() else "unknown"
-
-
-@dataclass(frozen=True)
-class _Release:
-    handle: int | None
-    file: Path | None
-
-    def __call__(self) -> None:
-        if self.handle is not None:
-            os.close(self.handle)
-        if self.file is not None:
-            with suppress(OSError):
-                self.file.unlink()

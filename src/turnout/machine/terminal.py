@@ -1,9 +1,4 @@
-"""What is printed: a console that shows every text as it is.
-
-Titles, names of clients and labels, and sentences of other programs come from files that anybody may have written. They
-are no markup, and what would command the terminal (escape sequences, control characters, changes of direction) is shown
-as a replacement character.
-"""
+"""A console that shows any text as it is: no markup, and characters that command a terminal are replaced."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from rich.segment import Segment
 
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 SHOWN = "\N{REPLACEMENT CHARACTER}"
-PLAIN_WIDTH = 120  # columns where the output is no terminal
+PLAIN_WIDTH = 120  # columns if the output is not a terminal
 
 
 class Terminal(Console):
@@ -35,20 +30,20 @@ class Terminal(Console):
 
 
 def console(stderr: bool = False, width: int = PLAIN_WIDTH) -> Terminal:
-    """A console for stdout or stderr: as wide as the terminal, or of a fixed width where there is none."""
+    """A console for stdout or stderr: as wide as the terminal, or of a fixed width if there is none."""
     found = Terminal(stderr=stderr)
     return found if found.is_terminal else Terminal(stderr=stderr, width=width)
 
 
 def as_printed(renderable: RenderableType) -> str:
-    """What `console` would print of a table, as a text without colours."""
+    """The text that `console` would print of a table, without colours."""
     page = Terminal(file=io.StringIO(), width=console().width, color_system=None, force_jupyter=False)
     page.print(renderable)
     return page.file.getvalue().rstrip("\n")  # type: ignore[attr-defined]
 
 
 def harmless(text: str) -> str:
-    """A text without what would command a terminal.
+    """A text without commands to a terminal.
 
     >>> harmless("plain, \\x1b]0;title\\x07 and \\x1b[2J")
     'plain, �]0;title� and �[2J'

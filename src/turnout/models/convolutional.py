@@ -1,4 +1,4 @@
-"""Convolutional models: one general spec, and the papers' networks as functions that fill it in.
+"""Convolutional models: one general spec.
 
 A layer is convolution, BatchNorm, activation and 2x2 max-pool, in this order; BatchNorm and pool are optional. Where a
 paper pools before its ReLU the result is the same, because max-pool and ReLU commute.
@@ -10,17 +10,14 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.models.layers import (
     ACTIVATIONS,
+    NORM_AT,
     Layers,
     Places,
-    check_activation,
-    check_classes,
-    check_init,
-    check_norm_at,
+    check_choice,
     check_places,
-    check_share,
     check_size,
     check_sizes,
     dense,
@@ -34,14 +31,16 @@ class CNN:
     """Convolutions, then fully connected layers.
 
     channels        filters of each convolution
-    kernel          their size (square, stride 1), with `padding` zeros on each side
+    kernel          their size (square, stride 1)
+    padding         zeros on each side
     pool            after which convolutions a 2x2 max-pool follows: "all", "none" or their numbers
     hidden          sizes of the fully connected layers before the output
     batch_norm      which layers have BatchNorm; convolutions count first
-    norm_at         "before" the activation (paper 004), or "after" it and the pool (its authors' code)
+    activation      relu, softmax, tanh or sigmoid
     drop_channels   dropout of whole feature maps after the last convolution
     drop_features   dropout of single numbers there
     drop_hidden     dropout after each fully connected hidden layer
+    norm_at         "before" the activation (paper 004), or "after" it and the pool (its authors' code)
     init            first weights: "torch" (torch's own), or "glorot" (TensorFlow's own, without which a deep network
                     that has no BatchNorm hardly begins to learn)
 
@@ -66,24 +65,34 @@ class CNN:
     def __post_init__(self) -> None:
         channels, hidden = check_sizes("channels", self.channels), check_sizes("hidden", self.hidden)
         if not channels:
-            raise Mistake("channels is empty: name at least one convolution's filters, or use MLP")
+            raise UserError("channels is empty: name at least one convolution's filters, or use MLP")
         check_size("kernel", self.kernel)
         check_size("padding", self.padding, least=0)
-        check_activation(self.activation)
-        check_norm_at(self.norm_at)
-        check_init(self.init)
+        check_choice("activation", self.activation, ACTIVATIONS)
+        check_choice("norm_at", self.norm_at, NORM_AT)
+        check_choice("init", self.init, ("torch", "glorot"))
         for name in ("drop_channels", "drop_features", "drop_hidden"):
-            check_share(name, getattr(self, name))
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)!r}: it is a probability, at least 0 and below 1")
         norm = check_places("batch_norm", self.batch_norm, len(channels) + len(hidden))
         pool = check_places("pool", self.pool, len(channels))
         for name, value in {"channels": channels, "hidden": hidden, "batch_norm": norm, "pool": pool}.items():
             object.__setattr__(self, name, value)
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        check_classes(classes)
+        check_size("classes", classes)
         norm = placed(self.batch_norm, len(self.channels) + len(self.hidden))
         height, width = self.map_size(input_shape)
-        layers = self._convolutions(input_shape[0], norm[: len(self.channels)])
+        pool, inputs = placed(self.pool, len(self.channels)), input_shape[0]
+        layers: Layers = []
+        for number, size in enumerate(self.channels, 1):
+            layers.append((f"conv{number}", nn.Conv2d(inputs, size, self.kernel, padding=self.padding)))
+            after: Layers = [(f"act{number}", ACTIVATIONS[self.activation]())]
+            if pool[number - 1]:
+                after.append((f"pool{number}", nn.MaxPool2d(2)))
+            own: Layers = [(f"norm{number}", nn.BatchNorm2d(size))] if norm[number - 1] else []
+            layers += [*own, *after] if self.norm_at == "before" else [*after, *own]
+            inputs = size
         if self.drop_channels:
             layers.append(("drop_channels", nn.Dropout2d(self.drop_channels)))
         if self.drop_features:
@@ -99,7 +108,14 @@ class CNN:
             first=len(self.channels) + 1,
             norm_at=self.norm_at,
         )
-        return sequential(layers) if self.init == "torch" else glorot(sequential(layers))
+        model = sequential(layers)
+        if self.init == "glorot":
+            for layer in model:
+                if isinstance(layer, nn.Conv2d | nn.Linear):
+                    nn.init.xavier_uniform_(layer.weight)
+                    if layer.bias is not None:
+                        nn.init.zeros_(layer.bias)
+        return model
 
     def map_size(self, input_shape: tuple[int, ...]) -> tuple[int, int]:
         """Height and width of the last feature maps.
@@ -109,51 +125,25 @@ class CNN:
         """
         _, height, width = check_image(input_shape)
         for number, pools in enumerate(placed(self.pool, len(self.channels)), 1):
-            into = (height, width)
-            height, width = (side + 2 * self.padding - self.kernel + 1 for side in into)
-            if min(height, width) < 1:
-                raise self._misfit(number, f"a {self.kernel}x{self.kernel} kernel", into, input_shape)
-            if pools and min(height, width) < 2:
-                raise self._misfit(number, "a 2x2 pool", (height, width), input_shape)
-            if pools:
+            size, what = (height, width), f"a {self.kernel}x{self.kernel} kernel"
+            height, width = (side + 2 * self.padding - self.kernel + 1 for side in size)
+            fits = min(height, width) >= 1
+            if fits and pools:
+                size, what, fits = (height, width), "a 2x2 pool", min(height, width) >= 2
                 height, width = height // 2, width // 2
+            if not fits:
+                raise UserError(
+                    f"the CNN does not fit samples of shape {tuple(input_shape)}: at layer {number} of "
+                    f"{len(self.channels)} the maps are {size[0]}x{size[1]}, too small for {what}. Use more padding "
+                    f"(now {self.padding}), a smaller kernel (now {self.kernel}), fewer pools or fewer layers"
+                )
         return height, width
-
-    def _convolutions(self, inputs: int, norm: tuple[bool, ...]) -> Layers:
-        layers: Layers = []
-        pool = placed(self.pool, len(self.channels))
-        for number, size in enumerate(self.channels, 1):
-            layers.append((f"conv{number}", nn.Conv2d(inputs, size, self.kernel, padding=self.padding)))
-            after: Layers = [(f"act{number}", ACTIVATIONS[self.activation]())]
-            if pool[number - 1]:
-                after.append((f"pool{number}", nn.MaxPool2d(2)))
-            own: Layers = [(f"norm{number}", nn.BatchNorm2d(size))] if norm[number - 1] else []
-            layers += [*own, *after] if self.norm_at == "before" else [*after, *own]
-            inputs = size
-        return layers
-
-    def _misfit(self, number: int, what: str, size: tuple[int, int], input_shape: tuple[int, ...]) -> Mistake:
-        return Mistake(
-            f"the CNN does not fit samples of shape {tuple(input_shape)}: at layer {number} of "
-            f"{len(self.channels)} the maps are {size[0]}x{size[1]}, too small for {what}. Use more padding "
-            f"(now {self.padding}), a smaller kernel (now {self.kernel}), fewer pools or fewer layers"
-        )
-
-
-def glorot(model: nn.Sequential) -> nn.Sequential:
-    """The model with weights by Glorot's uniform law and biases of 0 in its convolutions and dense layers."""
-    for layer in model:
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            nn.init.xavier_uniform_(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
-    return model
 
 
 def check_image(input_shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Channels, height and width of image samples."""
     if len(input_shape) != 3:
-        raise Mistake(
+        raise UserError(
             f"a convolutional model takes images [channels, height, width], but a sample here has shape "
             f"{tuple(input_shape)}: reshape the data (a grey image is [1, height, width]) or use MLP"
         )

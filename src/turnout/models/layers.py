@@ -1,9 +1,7 @@
-"""What the model specs share: their protocol, stacks of named layers, activations, checks of sizes.
+"""Model specs: their protocol, stacks of named layers, activations, checks of settings.
 
-A model spec is a small frozen object; `build(input_shape, classes)` makes an ordinary `nn.Module` that turns samples
-into scores (logits, never probabilities). If possible, that module is one plain `nn.Sequential` of named layers
-(`conv1`, `norm1`, `act1`, `pool1`, `flatten`, `linear3`, ..., `output`), so that the engine can read its structure.
-Layers are numbered from 1 through the whole stack; the output layer has no number.
+If possible a model is one plain `nn.Sequential` of named layers (`conv1`, `norm1`, `act1`, `pool1`, `flatten`,
+`linear3`, ..., `output`), so that the engine can read its structure. Layers are numbered from 1.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Protocol
 
 from torch import nn
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 
 Places = bool | str | tuple[int, ...]  # True or "all", False or "none", or the numbers of the layers
 Layers = list[tuple[str, nn.Module]]
@@ -29,19 +27,21 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+NORM_AT = ("before", "after")  # where BatchNorm is, seen from the activation
+
+
 class ModelSpec(Protocol):
-    """The promise of a model spec: one method."""
+    """The promise of a model spec."""
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         """A new module for samples of this shape; the caller seeds torch's generator."""
         ...
 
 
-Model = ModelSpec | nn.Module | Callable[..., nn.Module]  # what a user may give as a model
+Model = ModelSpec | nn.Module | Callable[..., nn.Module]  # any model that a user may give
 
 
 def sequential(layers: Layers) -> nn.Sequential:
-    """Named layers as one plain `nn.Sequential`."""
     return nn.Sequential(OrderedDict(layers))
 
 
@@ -57,26 +57,24 @@ def placed(places: Places, layers: int) -> tuple[bool, ...]:
 
 
 def check_places(name: str, places: object, layers: int) -> Places:
-    """Checks places as a user wrote them (a list is fine) and returns them."""
-    if isinstance(places, bool):
-        return places
-    if isinstance(places, str):
-        if places not in ("all", "none"):
-            raise Mistake(f"{name}: {places!r} is not a place; {nearest(places, ['all', 'none'])}")
+    """Places as a user wrote them (a list is fine), checked."""
+    if isinstance(places, bool | str):
+        if isinstance(places, str):
+            check_choice(name, places, ("all", "none"))
         return places
     numbers = check_sizes(name, places)
     if beyond := [n for n in numbers if n > layers]:
-        raise Mistake(
+        raise UserError(
             f"{name} names layer {beyond[0]}, but there are {layers} layers (numbered from 1): "
-            "name existing layers, or say 'all' or 'none'"
+            "name existing layers, or write 'all' or 'none'"
         )
     return numbers
 
 
 def check_sizes(name: str, sizes: object) -> tuple[int, ...]:
-    """Whole numbers of at least 1, as a tuple."""
+    """Whole numbers of at least 1 as a tuple, checked."""
     if not isinstance(sizes, Iterable) or isinstance(sizes, str):
-        raise Mistake(f"{name} is {sizes!r}: write a list of whole numbers, such as [200, 200]")
+        raise UserError(f"{name} is {sizes!r}: write a list of whole numbers, such as [200, 200]")
     values = tuple(sizes)
     for value in values:
         check_size(name, value)
@@ -84,34 +82,15 @@ def check_sizes(name: str, sizes: object) -> tuple[int, ...]:
 
 
 def check_size(name: str, value: object, least: int = 1) -> None:
-    """One whole number of at least `least`."""
+    """A UserError unless the value is a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise Mistake(f"{name} has {value!r}: it takes whole numbers of at least {least}")
+        raise UserError(f"{name} has {value!r}: it takes whole numbers of at least {least}")
 
 
-def check_share(name: str, value: float) -> None:
-    """A probability of dropping something: in [0, 1)."""
-    if not 0 <= value < 1:
-        raise Mistake(f"{name} is {value!r}: it is a probability, at least 0 and below 1")
-
-
-def check_activation(name: str) -> None:
-    if name not in ACTIVATIONS:
-        raise Mistake(f"activation {name!r} is unknown: {nearest(str(name), ACTIVATIONS)}")
-
-
-def check_norm_at(place: str) -> None:
-    if place not in ("before", "after"):
-        raise Mistake(f"norm_at is {place!r}: BatchNorm comes before or after the activation")
-
-
-def check_init(init: str) -> None:
-    if init not in ("torch", "glorot"):
-        raise Mistake(f"init is {init!r}: {nearest(str(init), ('torch', 'glorot'))}")
-
-
-def check_classes(classes: int) -> None:
-    check_size("classes (the number of outputs)", classes)
+def check_choice(name: str, value: str, known: Iterable[str]) -> None:
+    """A UserError unless the value is one of the known names."""
+    if value not in known:
+        raise UserError(f"{name} is {value!r}: {nearest(str(value), known)}")
 
 
 def dense(
@@ -144,5 +123,7 @@ def features(input_shape: tuple[int, ...]) -> int:
     784
     """
     if not input_shape or prod(input_shape) < 1:
-        raise Mistake(f"a sample of shape {tuple(input_shape)} holds no features: give samples at least one dimension")
+        raise UserError(
+            f"a sample of shape {tuple(input_shape)} holds no features: give samples at least one dimension"
+        )
     return prod(input_shape)

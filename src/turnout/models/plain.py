@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.models.layers import (
+    ACTIVATIONS,
+    NORM_AT,
     Layers,
     Places,
-    check_activation,
-    check_classes,
-    check_norm_at,
+    check_choice,
     check_places,
+    check_size,
     check_sizes,
     dense,
     features,
@@ -27,6 +28,8 @@ from turnout.models.layers import (
 class Logistic:
     """Multinomial logistic regression: scores = W x + b (paper 000, SYNTHETIC). Also linear regression.
 
+    zero_init   whether the first weights are zero
+
     >>> model = Logistic(zero_init=True).build((60,), classes=10)
     >>> sum(p.numel() for p in model.parameters())
     610
@@ -35,7 +38,7 @@ class Logistic:
     zero_init: bool = False
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        check_classes(classes)
+        check_size("classes", classes)
         output = nn.Linear(features(input_shape), classes)
         if self.zero_init:
             nn.init.zeros_(output.weight)
@@ -47,9 +50,11 @@ class Logistic:
 class MLP:
     """Fully connected layers of the given sizes; `MLP(200, 200)` is McMahan's 2NN (papers 000 and 004).
 
-    `batch_norm` puts BatchNorm between a layer and its activation: after all hidden layers (True), or after
-    those numbered; the 2NN of paper 004 has it after the first only: `MLP(200, 200, batch_norm=(1,))`.
-    `norm_at = "after"` puts it after the activation.
+    hidden       the sizes of the hidden layers
+    batch_norm   which of them have BatchNorm: all (True), or those numbered; the 2NN of paper 004 has it after the
+                 first only: `MLP(200, 200, batch_norm=(1,))`
+    activation   relu, softmax, tanh or sigmoid
+    norm_at      "before" the activation or "after" it
 
     >>> model = MLP(200, 200).build((1, 28, 28), classes=10)
     >>> sum(p.numel() for p in model.parameters())
@@ -70,17 +75,17 @@ class MLP:
         norm_at: str = "before",
     ) -> None:
         if sizes and hidden:
-            raise Mistake(f"MLP got sizes {sizes} and hidden={hidden}: write them once")
+            raise UserError(f"MLP got sizes {sizes} and hidden={hidden}: write them once")
         checked = check_sizes("hidden", sizes or hidden)
-        check_activation(activation)
-        check_norm_at(norm_at)
+        check_choice("activation", activation, ACTIVATIONS)
+        check_choice("norm_at", norm_at, NORM_AT)
         object.__setattr__(self, "hidden", checked)
         object.__setattr__(self, "batch_norm", check_places("batch_norm", batch_norm, len(checked)))
         object.__setattr__(self, "activation", activation)
         object.__setattr__(self, "norm_at", norm_at)
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        check_classes(classes)
+        check_size("classes", classes)
         norm = placed(self.batch_norm, len(self.hidden))
         layers: Layers = [("flatten", nn.Flatten())]
         inputs = features(input_shape)

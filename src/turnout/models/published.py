@@ -1,8 +1,8 @@
-"""The papers' networks for pictures: functions that fill in a `CNN` or an `MLP`."""
+"""The papers' networks for pictures: functions that give a `CNN` or an `MLP`."""
 
 from __future__ import annotations
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.models.convolutional import CNN
 from turnout.models.layers import Places
 from turnout.models.plain import MLP
@@ -25,8 +25,7 @@ def mcmahan_cnn() -> CNN:
 def fdms_mnist_cnn(dropout: float = 0.0) -> CNN:
     """Paper 003 on MNIST: 5x5x10, pool, 5x5x20, pool, 320-50-10.
 
-    The authors' code drops half (0.5) of the second convolution's maps and of the 50 units;
-    the paper does not say so.
+    The authors' code has dropout=0.5 for the second convolution's maps and the 50 units; the paper does not mention it.
     """
     return CNN(channels=(10, 20), kernel=5, hidden=(50,), drop_channels=dropout, drop_hidden=dropout)
 
@@ -69,7 +68,7 @@ def _norm_of(variant: str) -> str:
     """Where paper 004's networks have BatchNorm, in print and in code."""
     norm_at = {"paper": "before", "code": "after"}
     if variant not in norm_at:
-        raise Mistake(f"variant={variant!r}: {nearest(variant, norm_at)}")
+        raise UserError(f"variant={variant!r}: {nearest(variant, norm_at)}")
     return norm_at[variant]
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from turnout.errors import Mistake
-from turnout.models.layers import check_classes, check_size
+from turnout.errors import UserError
+from turnout.models.layers import check_size
 
 
 class LSTMLayer(nn.Module):
@@ -34,7 +34,7 @@ class LSTMLayer(nn.Module):
         """The hidden state after every position; where `real_BT` is false (padding) it is carried over."""
         if real_BT is None:
             return self._states(x_BTI)
-        # Real positions first, then each position's state is that after the last real one so far.
+        # Real positions first; then each position has the state after the last real one up to it.
         order_BT1 = torch.argsort((~real_BT).long(), dim=1, stable=True).unsqueeze(2)
         state_BTH = self._states(x_BTI.gather(1, order_BT1.expand_as(x_BTI)))
         last_BT1 = real_BT.cumsum(1).unsqueeze(2) - 1
@@ -65,7 +65,9 @@ class TextScores(nn.Module):
 
     def forward(self, text: Tensor) -> Tensor:
         state_BTH = self.embedding(text)
-        real_BT = _real(text) if self.padded else None
+        real_BT = None
+        if self.padded:
+            real_BT = text != 0 if text.ndim == 2 else (text != 0).any(2)
         for layer in self.layers:
             state_BTH = layer(state_BTH, real_BT)
         return self.output(state_BTH[:, -1] if self.last else state_BTH)
@@ -76,7 +78,12 @@ class CharacterLSTM:
     """Next-character model of LEAF and McMahan et al. for Shakespeare: embedding 8, two layers of 256.
 
     Takes characters [B, T] as whole numbers below `classes`, gives scores [B, T, K] for the next one at every
-    position; `last=True` gives only the last position's, [B, K], as LEAF trains it (task: Classification).
+    position.
+
+    embedding   numbers per character
+    hidden      size of each LSTM layer
+    layers      how many
+    last        only the last position's scores, [B, K], as LEAF trains it (task: Classification)
 
     >>> model = CharacterLSTM().build((80,), classes=90)
     >>> sum(p.numel() for p in model.parameters())
@@ -92,7 +99,7 @@ class CharacterLSTM:
         _check_recurrent(self)
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        check_classes(classes)
+        check_size("classes", classes)
         if len(input_shape) != 1:
             raise _not_text("CharacterLSTM", "characters [positions]", input_shape)
         layers = _layers(self.embedding, self.hidden, self.layers)
@@ -105,6 +112,11 @@ class SentenceLSTM:
 
     Takes words [B, T] as whole numbers below `vocabulary`, 0 for padding on either side; or words already
     embedded, [B, T, I], zeros for padding: `embedding` and `vocabulary` are then not used.
+
+    vocabulary   how many numbers there are for words, with padding and unknown
+    embedding    numbers per word
+    hidden       size of each LSTM layer
+    layers       how many
     """
 
     vocabulary: int = 10_000
@@ -117,7 +129,7 @@ class SentenceLSTM:
         check_size("vocabulary", self.vocabulary)
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        check_classes(classes)
+        check_size("classes", classes)
         if len(input_shape) not in (1, 2):
             raise _not_text("SentenceLSTM", "words [positions] or [positions, features]", input_shape)
         embedded = len(input_shape) == 2
@@ -125,11 +137,6 @@ class SentenceLSTM:
         embedding = nn.Identity() if embedded else nn.Embedding(self.vocabulary, self.embedding)
         layers = _layers(inputs, self.hidden, self.layers)
         return TextScores(embedding, layers, classes, last=True, padded=True)
-
-
-def _real(text: Tensor) -> Tensor:
-    """Which positions [B, T] are not padding."""
-    return text != 0 if text.ndim == 2 else (text != 0).any(2)
 
 
 def _layers(inputs: int, hidden: int, count: int) -> list[LSTMLayer]:
@@ -141,10 +148,10 @@ def _check_recurrent(spec: CharacterLSTM | SentenceLSTM) -> None:
         check_size(name, getattr(spec, name))
 
 
-def _not_text(model: str, takes: str, input_shape: tuple[int, ...]) -> Mistake:
-    return Mistake(
+def _not_text(model: str, takes: str, input_shape: tuple[int, ...]) -> UserError:
+    return UserError(
         f"{model} takes {takes}, but a sample here has shape {tuple(input_shape)}: "
-        "choose a model for such data (MLP, CNN), or bring text"
+        "choose a model for such data (MLP, CNN), or use text"
     )
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError
 from turnout.models.convolutional import check_image
-from turnout.models.layers import Layers, check_classes, check_size, check_sizes, sequential
+from turnout.models.layers import Layers, check_choice, check_size, check_sizes, sequential
 
 EXPANSION = 4  # a block's output is four times as wide as its 3x3 convolution
 
@@ -62,16 +62,18 @@ class ResNet:
     def __post_init__(self) -> None:
         object.__setattr__(self, "blocks", check_sizes("blocks", self.blocks))
         if not self.blocks:
-            raise Mistake("blocks is empty: give the number of blocks of each stage, such as [3, 4, 6, 3]")
+            raise UserError("blocks is empty: give the number of blocks of each stage, such as [3, 4, 6, 3]")
         check_size("width", self.width)
-        if self.stem not in ("small", "large"):
-            raise Mistake(f"stem {self.stem!r} is unknown: {nearest(str(self.stem), ['small', 'large'])}")
+        check_choice("stem", self.stem, ("small", "large"))
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        check_classes(classes)
+        check_size("classes", classes)
         inputs, _, _ = check_image(input_shape)
-        layers, width = self._stem(inputs), self.width
-        inputs = self.width
+        kernel, stride = (3, 1) if self.stem == "small" else (7, 2)
+        layers: Layers = [*_conv_norm(0, inputs, self.width, kernel, stride), ("act0", nn.ReLU())]
+        if self.stem == "large":
+            layers.append(("pool0", nn.MaxPool2d(3, stride=2, padding=1)))
+        inputs = width = self.width
         for stage, count in enumerate(self.blocks, 1):
             blocks = [Bottleneck(inputs, width, stride=1 if stage == 1 else 2)]
             inputs = EXPANSION * width
@@ -81,15 +83,9 @@ class ResNet:
         layers += [("mean", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten())]
         return sequential([*layers, ("output", nn.Linear(inputs, classes))])
 
-    def _stem(self, inputs: int) -> Layers:
-        if self.stem == "small":
-            return [*_conv_norm(0, inputs, self.width, kernel=3), ("act0", nn.ReLU())]
-        large = _conv_norm(0, inputs, self.width, kernel=7, stride=2)
-        return [*large, ("act0", nn.ReLU()), ("pool0", nn.MaxPool2d(3, stride=2, padding=1))]
-
 
 def resnet50(stem: str = "small") -> ResNet:
-    """ResNet50 (paper 001), with a stem for small images unless told otherwise."""
+    """ResNet50 (paper 001), by default with a stem for small images."""
     return ResNet(blocks=(3, 4, 6, 3), width=64, stem=stem)
 
 

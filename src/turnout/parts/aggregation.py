@@ -1,4 +1,4 @@
-"""The server's arithmetic: a weighted sum of updates, a weighted mean of states. (The step is in server.py.)
+"""The server's arithmetic: a weighted sum of updates, a weighted mean of states. The step is in server.py.
 
 Shape letters: C or R replies, P shared parameters.
 """
@@ -11,15 +11,15 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from turnout.machine.transfer import to_device
-from turnout.parts.arrived import Arrived
+from turnout.machine.memory import to_device
+from turnout.parts.updates import Updates
 from turnout.types import Extra
 
 
 def weighted_sum(update_CP: Tensor, weight_C: Tensor) -> Tensor:
-    """Σ_c weight_c · update_c over the rows with a weight; the weights need not sum to 1.
+    """Σ_c weight_c · update_c over the rows of weight above 0; the weights need not sum to 1.
 
-    A zero weight does not hide a NaN, so rows without weight are left out rather than multiplied by 0.
+    A zero weight does not hide a NaN, so rows of weight 0 are left out, not multiplied by 0.
 
     >>> weighted_sum(torch.tensor([[1.0, 2.0], [float("nan"), 0.0]]), torch.tensor([2.0, 0.0]))
     tensor([2., 4.])
@@ -31,9 +31,9 @@ def weighted_sum(update_CP: Tensor, weight_C: Tensor) -> Tensor:
 
 
 def weighted_mean(value_C: Tensor, weight_C: Tensor) -> Tensor:
-    """Σ_c weight_c · value_c / Σ_c weight_c: for states, which must stay in their range whatever the weights sum to.
+    """Σ_c weight_c · value_c / Σ_c weight_c: for states, which must stay in their range for any sum of the weights.
 
-    Integers (a batch counter) are rounded. What is the same for everybody stays exactly as it is.
+    Integers (a batch counter) are rounded. A value that is the same for all clients stays exactly as it is.
 
     >>> weighted_mean(torch.tensor([[1.0], [4.0]]), torch.tensor([2.0, 1.0]))
     tensor([2.])
@@ -52,46 +52,46 @@ def weighted_mean(value_C: Tensor, weight_C: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Combined:
-    """One update of several, and whose replies are in it.
+    """One update of several.
 
-    A reply that is not used leaves no trace: its weight is 0, its states and what it sent to the terms are left out,
-    and its client keeps what it had before the round.
+    update_P  the update
+    used_R    mask of the replies that are in it; None: all. A reply that is not used has no effect: weight 0, its
+              states and uploads are left out, and its client keeps its state of before the round
+    extra     columns for the round's record
     """
 
     update_P: Tensor
-    used_R: Tensor | None = None  # as booleans; None: all of them
-    extra: Extra = field(default_factory=dict)  # for the round's record
+    used_R: Tensor | None = None
+    extra: Extra = field(default_factory=dict)
 
 
 class Aggregation(Protocol):
-    """How the replies of a round become one update; a robust or a fair one is another object."""
+    """How the replies of a round become one update."""
 
     @property
     def linear(self) -> bool:
         """Whether it is a sum by the weights, to which rows of earlier rounds can be added (`Stale`)."""
-        ...
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor | Combined:
-        """One update [P] from those that arrived, given what each weighs: `WeightedSum` gives Σ weight update, whatever
-        the weights sum to, and another aggregation something of that size (Σ weight times a median, say).
+    def combine(self, updates: Updates, weight_R: Tensor) -> Tensor | Combined:
+        """One update [P] of the replies with these weights: `WeightedSum` returns Σ weight update for any sum of the
+        weights, another aggregation something of that size (Σ weight times a median, say).
 
-        Updates are scaled by work where `linear` is false. A `Combined` says whose replies were used.
+        Updates are scaled by work where `linear` is false. A `Combined` names the replies that were used.
         """
-        ...
 
 
 @dataclass(frozen=True)
 class WeightedSum:
-    """Σ weight_c update_c: what every paper here does."""
+    """Σ weight_c update_c, as in all five papers."""
 
     linear: ClassVar[bool] = True
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
-        return weighted_sum(arrived.update_RP, weight_R)
+    def combine(self, updates: Updates, weight_R: Tensor) -> Tensor:
+        return weighted_sum(updates.update_RP, weight_R)
 
 
 def combined_of(found: Tensor | Combined) -> Combined:
-    """What an aggregation gave; all replies are used where it does not say whose."""
+    """The result of an aggregation; a plain tensor means that all replies are used."""
     return Combined(found) if isinstance(found, Tensor) else found
 
 

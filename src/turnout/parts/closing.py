@@ -1,8 +1,8 @@
 """When the server closes a round: after the last reply, at a deadline, after enough replies, or without rounds at all.
 
-Time is simulated (`world.devices`); seconds are counted from the beginning of the round. A closing answers: what limit
-clients are told, how many replies are enough, what becomes of late ones, and how much a reply counts that is some
-rounds old. Replies are taken in order of arrival, equal ones by client, so that exactly as many are used as are enough.
+Time is simulated (`world.devices`); seconds are counted from the beginning of the round. A closing sets
+the limit of a round, how many replies are enough, what happens to late ones, and the factor on replies of earlier
+rounds. Replies are taken in order of arrival, equal ones by client, so that exactly as many are used as are enough.
 
 Shape letters: C clients asked, R replies.
 """
@@ -10,16 +10,17 @@ Shape letters: C clients asked, R replies.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.types import State
 
-IDLE = 60.0  # seconds after which the server asks again where nobody turned up and it had no deadline
+IDLE = 60.0  # seconds after which the server asks again if no client turned up and it had no deadline
 LATE = ("discard", "use")
 ROUNDING = 1e-9  # seconds: a reply that was planned to arrive at the limit does
 
@@ -29,71 +30,47 @@ class Closing(Protocol):
 
     @property
     def partial(self) -> bool:
-        """Whether clients are told the limit and send what they have finished by then."""
-        ...
+        """Whether clients know the limit and send the work they have finished by then."""
+        return False
 
     @property
     def uses_late(self) -> bool:
         """Whether late replies count in the round in which they arrive."""
-        ...
+        return False
 
     @property
     def buffer(self) -> int | None:
         """Asynchronous: the server steps after so many replies; None: rounds."""
-        ...
-
-    def begin(self) -> State:
-        """What it remembers before the first round."""
-        ...
-
-    def limit(self, state: State) -> float:
-        """Seconds that a round may take; inf: any."""
-        ...
-
-    def enough(self, asked: int) -> int:
-        """How many replies close a round before its limit, where so many clients are asked."""
-        ...
-
-    def observe(self, state: State, full_C: Tensor) -> State:
-        """What it remembers after a round: seconds of complete work of those whose replies arrived in it; inf for a
-        client that was at work and whose reply is discarded, of which the server knows only that it takes longer."""
-        ...
-
-    def discount(self, age_R: Tensor) -> Tensor:
-        """What replies are multiplied by that are so many rounds old; 1 for those of this round."""
-        ...
-
-
-@dataclass(frozen=True)
-class WaitForAll:
-    """Wait for everybody who turned up, however long that takes."""
-
-    @property
-    def partial(self) -> bool:
-        return False
-
-    @property
-    def uses_late(self) -> bool:
-        return False
-
-    @property
-    def buffer(self) -> int | None:
         return None
 
     def begin(self) -> State:
+        """The state before the first round."""
         return {}
 
+    @abstractmethod
     def limit(self, state: State) -> float:
-        return math.inf
+        """Seconds that a round may take; inf: any."""
 
     def enough(self, asked: int) -> int:
+        """How many replies close a round before its limit, where so many clients are asked."""
         return asked
 
     def observe(self, state: State, full_C: Tensor) -> State:
+        """The state after a round: seconds of complete work of clients whose replies arrived in it; inf for a client
+        whose late reply is discarded, since the server knows only that it takes longer."""
         return state
 
     def discount(self, age_R: Tensor) -> Tensor:
+        """Factor on replies that are this many rounds old; 1 for those of this round."""
         return torch.ones(len(age_R), dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class WaitForAll(Closing):
+    """Wait for all clients that turned up, however long that takes."""
+
+    def limit(self, state: State) -> float:
+        return math.inf
 
 
 def close(arrival_C: Tensor, limit: float, enough: int) -> tuple[float, Tensor]:
@@ -129,11 +106,11 @@ class Aged(WaitForAll):
 
     def __post_init__(self) -> None:
         if self.late not in LATE:
-            raise Mistake(f"algorithm.closing.late is {self.late!r}: {nearest(self.late, LATE)}")
+            raise UserError(f"algorithm.closing.late is {self.late!r}: {nearest(self.late, LATE)}")
         if not self.power >= 0:
-            raise Mistake(f"algorithm.closing.power is 0 or more, not {self.power}")
+            raise UserError(f"algorithm.closing.power is 0 or more, not {self.power}")
         if self.uses_late and self.partial:
-            raise Mistake(
+            raise UserError(
                 f"algorithm.closing = {type(self).__name__}(late='use') has no effect with partial work: all send what "
                 "they have finished by the deadline, so no reply is late; set partial = false, or leave late out"
             )
@@ -165,7 +142,7 @@ class Deadline(Aged):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.seconds < math.inf:
-            raise Mistake(f"algorithm.closing.seconds is {self.seconds}: give the simulated seconds a round may take")
+            raise UserError(f"algorithm.closing.seconds is {self.seconds}: give the simulated seconds a round may take")
 
     def limit(self, state: State) -> float:
         return self.seconds
@@ -189,7 +166,7 @@ class FirstReplies(Aged):
         super().__post_init__()
         limits = (1 if value is None else value for value in (self.count, self.seconds))
         if not all(value > 0 for value in limits) or not 0 < self.share <= 1:
-            raise Mistake(
+            raise UserError(
                 f"algorithm.closing = {self}: count is at least 1, share above 0 and at most 1, seconds above 0"
             )
 
@@ -227,7 +204,7 @@ class Percentile(Aged):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.percent <= 100 or self.window < 1 or not self.slack > 0:
-            raise Mistake(
+            raise UserError(
                 f"algorithm.closing = {self}: percent is above 0 and at most 100, window at least 1, slack above 0"
             )
 
@@ -272,11 +249,11 @@ class Buffered(Aged):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.late != "use":
-            raise Mistake("algorithm.closing = Buffered has no late replies to discard: leave late out")
+            raise UserError("algorithm.closing = Buffered has no late replies to discard: leave late out")
         if self.size < 1 or (self.concurrency or 1) < 1:
-            raise Mistake(f"algorithm.closing = {self}: size and concurrency are at least 1")
+            raise UserError(f"algorithm.closing = {self}: size and concurrency are at least 1")
         if self.concurrency is not None and self.concurrency < self.size:
-            raise Mistake(
+            raise UserError(
                 f"algorithm.closing: a buffer of {self.size} replies would never fill with {self.concurrency} clients "
                 "at work: raise concurrency, or lower size"
             )

@@ -1,6 +1,4 @@
-"""What one client does with its data in a round: optimizer, amount of work, batch size, learning-rate schedule.
-
-Optimizers and schedules are written for one client's row and work for a chunk of rows alike.
+"""Local training of one client in a round: optimizer, amount of work, batch size, learning-rate schedule.
 
 Shape letters: c clients of a chunk, P parameters.
 """
@@ -12,7 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, check_part, nearest
+from turnout.errors import UserError, check_part, nearest
 from turnout.parts.optimizers import MOMENTS, SGD, Optimizer
 from turnout.parts.schedules import Constant, Schedule
 from turnout.types import Turnout
@@ -20,10 +18,15 @@ from turnout.types import Turnout
 
 @dataclass(frozen=True)
 class Local:
-    """Local training: at most `epochs` passes over the client's data, or at most `steps` mini-batches.
+    """Local training.
 
-    growing_batch: batches of B_t = B_0 · (t + 1) samples (paper 003, §5, whose rounds start at 1), so that the updates
-    of friends become alike; never more than a client's data.
+    optimizer      of the local steps
+    epochs         most passes over a client's data in a round (1 if neither `epochs` nor `steps` is given)
+    steps          most mini-batches in a round, instead of `epochs`
+    batch_size     samples of a mini-batch
+    schedule       learning rate by the clock
+    growing_batch  batches of B_t = B_0 · (t + 1) samples (paper 003, §5, whose rounds start at 1), so that the updates
+                   of friends become similar; never more than a client's data
     """
 
     optimizer: Optimizer = field(default_factory=SGD)
@@ -38,17 +41,17 @@ class Local:
         check_part("algorithm.local.schedule", self.schedule, Schedule, "InverseClock()")
         _check_moments(self.optimizer)
         if self.epochs is not None and self.steps is not None:
-            raise Mistake("local work is asked for both in epochs and in steps: give algorithm.local one of the two")
+            raise UserError("local work is asked for both in epochs and in steps: give algorithm.local one of the two")
         if self.full_work < 1:
-            raise Mistake(
+            raise UserError(
                 f"local work must be at least 1 unit, not {self.full_work}: set algorithm.local.epochs or .steps"
             )
         if self.batch_size < 1:
-            raise Mistake(f"the batch size must be at least 1, not {self.batch_size}: set algorithm.local.batch_size")
+            raise UserError(f"the batch size must be at least 1, not {self.batch_size}: set algorithm.local.batch_size")
 
     @property
     def full_work(self) -> int:
-        """E: the units of work asked for (one epoch where nothing is said)."""
+        """E: the units of work asked for (one epoch by default)."""
         if self.steps is not None:
             return self.steps
         return 1 if self.epochs is None else self.epochs
@@ -64,7 +67,7 @@ class Local:
         return min(self.batch_size * (t + 1), max(most, self.batch_size))
 
     def batch_of(self, examples_C: Tensor, t: int) -> int:
-        """The batch size of round t, for clients with so many samples."""
+        """The batch size of round t, for clients with these numbers of samples."""
         most = int(examples_C.max()) if self.growing_batch and len(examples_C) else 1
         return self.batch_at(t, most)
 
@@ -76,20 +79,20 @@ class Local:
 
 
 def _check_moments(optimizer: Optimizer) -> None:
-    """What becomes of the slots must be known, or left open in a field that can be settled."""
+    """Refuse an unknown value of `moments`, or "auto" where it is not a field that can be set."""
     kind, moments = type(optimizer).__name__, optimizer.moments
     if moments not in MOMENTS:
-        raise Mistake(f"algorithm.local.optimizer: {kind}.moments is {moments!r}: {nearest(str(moments), MOMENTS)}")
+        raise UserError(f"algorithm.local.optimizer: {kind}.moments is {moments!r}: {nearest(str(moments), MOMENTS)}")
     settable = is_dataclass(optimizer) and any(f.name == "moments" and f.init for f in fields(optimizer))
     if moments == "auto" and not settable:
-        raise Mistake(
-            f"algorithm.local.optimizer: {kind}.moments is 'auto', which is settled before the first round: make "
-            "moments a field of the dataclass, or say 'federated', 'local' or 'fresh'"
+        raise UserError(
+            f"algorithm.local.optimizer: {kind}.moments is 'auto', which is resolved before the first round: make "
+            "moments a field of the dataclass, or use 'federated', 'local' or 'fresh'"
         )
 
 
 def steps_per_epoch(count_C: Tensor, batch_size: int, drop_single: bool) -> Tensor:
-    """How many mini-batches one pass makes; a last batch of one sample is dropped where batch statistics need two.
+    """Mini-batches of one pass; a last batch of one sample is dropped where batch statistics need two.
 
     >>> steps_per_epoch(torch.tensor([40, 41, 1]), 20, drop_single=True)
     tensor([2, 2, 0])
@@ -102,7 +105,7 @@ def steps_per_epoch(count_C: Tensor, batch_size: int, drop_single: bool) -> Tens
 def turn_out(
     client_C: Tensor, fraction_C: Tensor, examples_C: Tensor, local: Local, drop_single: bool, t: int = 0
 ) -> tuple[Turnout, Tensor]:
-    """Fractions of the work as whole mini-batches, and the turnout they make.
+    """The turnout of fractions of the work, and the fractions as whole mini-batches.
 
     A fraction is rounded down to whole mini-batches; less than one is an absence.
     """
@@ -114,12 +117,12 @@ def turn_out(
 
 
 def full_steps(examples_C: Tensor, local: Local, drop_single: bool, t: int) -> Tensor:
-    """Complete work of clients with so many samples, in mini-batches."""
+    """Complete work of clients with these numbers of samples, in mini-batches."""
     return local.full_steps(steps_per_epoch(examples_C, local.batch_of(examples_C, t), drop_single))
 
 
 def turnout_of(client_C: Tensor, steps_C: Tensor, full_C: Tensor, local: Local) -> Turnout:
-    """The turnout that so many steps of so many are."""
+    """The turnout of `steps_C` of `full_C` mini-batches."""
     work_C = torch.where(steps_C > 0, steps_C.double() / full_C.clamp(min=1) * local.full_work, 0.0)
     progress_C = full_progress_C = local.optimizer.progress(full_C)
     if steps_C is not full_C:

@@ -1,97 +1,87 @@
-"""What each client of a cohort starts from: the shared parameters, or a mix of clients' models made for it (FedAMP).
+"""The weights each client of a cohort starts from: the shared parameters, or its own mix of models (FedAMP).
 
-A mixing is the server's: it keeps what it needs of every client that has replied, and state goes in and comes out.
+A mixing runs on the server, which keeps its state.
 
 Shape letters: C clients of the cohort, R replies, S slots (clients ever seen), I any clients, P shared parameters.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.parts.arrived import Arrived
-from turnout.parts.substitution.slots import find_slots, room_for
+from turnout.errors import UserError
+from turnout.parts.substitution.stale import find_slots, forget_rows, keep_rows, no_rows
+from turnout.parts.updates import Applied
 from turnout.types import State
 
-BLOCK = 1 << 14  # columns whose distances are summed together: no second copy of all models
+BLOCK = 1 << 14  # columns whose distances are summed together, to avoid a second copy of all models
 
 
 class Mixing(Protocol):
-    """`observe` and `forget` modify the state in place; do not reuse it. The state of `begin` stays as it is."""
+    """The weights clients start from.
+
+    `observe` and `forget` modify the state in place; do not reuse it. The state of `begin` is not modified.
+    """
 
     @property
     def personal(self) -> bool:
         """Whether clients have models of their own."""
-        ...
+        return False
 
     def begin(self, clients: int, width: int) -> State:
         """The state before the first round."""
-        ...
-
-    def memory(self, clients: int, width: int) -> int:
-        """Bytes of the state once that many clients have replied."""
-        ...
-
-    def starts(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor | None:
-        """What each of these clients starts from [C, P]; None: everybody from the shared parameters."""
-        ...
-
-    def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
-        """Each client's own model [C, P]: what it predicts with."""
-        ...
-
-    def observe(self, state: State, arrived: Arrived) -> State:
-        """Keep what is needed of those who replied."""
-        ...
-
-    def forget(self, state: State, client_I: Tensor) -> State:
-        """These clients have left for good."""
-        ...
-
-
-@dataclass(frozen=True)
-class Common:
-    """Everybody starts from the shared parameters."""
-
-    personal: ClassVar[bool] = False
-
-    def begin(self, clients: int, width: int) -> State:
         return {}
 
     def memory(self, clients: int, width: int) -> int:
+        """Bytes of the state once that many clients have replied."""
         return 0
+
+    @abstractmethod
+    def starts(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor | None:
+        """The weights each of these clients starts from [C, P]; None: all from the shared parameters."""
+
+    def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
+        """The model each client predicts with [C, P]."""
+        return shared_P.expand(len(client_C), -1)
+
+    def observe(self, state: State, applied: Applied) -> State:
+        """Learn from the replies."""
+        return state
+
+    def forget(self, state: State, client_I: Tensor) -> State:
+        """These clients have left for good."""
+        return state
+
+
+@dataclass(frozen=True)
+class SharedStart(Mixing):
+    """All clients start from the shared parameters."""
+
+    personal: ClassVar[bool] = False
 
     def starts(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor | None:
         return None
 
-    def own(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor:
-        return shared_P.expand(len(client_C), -1)
-
-    def observe(self, state: State, arrived: Arrived) -> State:
-        return state
-
-    def forget(self, state: State, client_I: Tensor) -> State:
-        return state
-
 
 @dataclass(frozen=True)
-class FedAMP:
-    """FedAMP (Huang et al., 2021): client i starts from its cloud model, a mix of everybody's last models w_j,
+class FedAMP(Mixing):
+    """FedAMP (Huang et al., 2021): client i starts from its cloud model, a mix of all clients' last models w_j,
 
         u_i = Σ_{j≠i} ξ_ij w_j + ξ_ii w_i,    ξ_ij = α exp(-|w_i - w_j|² / σ) / σ,    ξ_ii = 1 - Σ_{j≠i} ξ_ij
 
-    and stays near it: list `Proximal(mu = λ / α)` among the terms. Where others would weigh more than 1 together, they
-    are scaled down to it. `alpha` = 0 is training alone; a large `sigma` with `alpha` = σ / N is FedAvg among N.
+    and stays near it: list `Proximal(mu = λ / α)` among the terms. Where the others would weigh more than 1 together,
+    they are scaled down to 1. `alpha` is α, `sigma` σ: `alpha` = 0 is training alone; a large `sigma` with
+    `alpha` = σ / N is FedAvg among N.
 
-    The server keeps the last model of every client that has replied (4 P bytes each) and mixes those of everybody for
-    each of the C clients it asks: about 4 C S P operations for S known ones. An absent client's last model goes on
-    counting for others. One never seen starts from the shared parameters, which are moved by everybody's updates as
-    ever, but are not what FedAMP is about: look at `personal_accuracy`, which measures the w_i.
+    The server keeps the last model of every client that has replied (4 P bytes each) and mixes them for each of the C
+    clients it asks: about 4 C S P operations for S known ones. An absent client's last model still counts for others. A
+    client never seen starts from the shared parameters. These follow all updates as usual, but FedAMP is measured by
+    `personal_accuracy`, that of the w_i.
 
     >>> attention = FedAMP(alpha=2.0, sigma=4.0)
     >>> attention.weights(torch.tensor([[0.0, 4.0]]), torch.tensor([0]))  # 2 exp(-1) / 4 for the other
@@ -105,16 +95,16 @@ class FedAMP:
 
     def __post_init__(self) -> None:
         if self.alpha < 0 or not self.sigma > 0:
-            raise Mistake(f"FedAMP needs alpha >= 0 and sigma > 0, not {self.alpha} and {self.sigma}")
+            raise UserError(f"FedAMP needs alpha >= 0 and sigma > 0, not {self.alpha} and {self.sigma}")
 
     def begin(self, clients: int, width: int) -> State:
-        return {"client": torch.empty(0, dtype=torch.int64), "rows": torch.empty(0, width), "population": clients}
+        return no_rows(clients, width)
 
     def memory(self, clients: int, width: int) -> int:
         return clients * width * 4
 
     def weights(self, distance_CS: Tensor, own_C: Tensor) -> Tensor:
-        """ξ by squared distances; `own_C` is each client's own slot, and slots at infinity weigh nothing."""
+        """ξ from squared distances; `own_C` is each client's own slot, and slots at infinity weigh nothing."""
         other_CS = self.alpha * torch.exp(-distance_CS / self.sigma) / self.sigma
         other_CS = other_CS.scatter(1, own_C[:, None], 0.0)
         other_CS = other_CS / other_CS.sum(1, keepdim=True).clamp(min=1.0)
@@ -138,23 +128,18 @@ class FedAMP:
         own_CP[(slot_C >= 0).to(own_CP.device)] = state["rows"][slot_C[slot_C >= 0]].to(own_CP)
         return own_CP
 
-    def observe(self, state: State, arrived: Arrived) -> State:
-        client_S, rows_SP = state["client"], state["rows"].to(arrived.update_RP)
-        fresh_R = arrived.client_R[find_slots(client_S, arrived.client_R) < 0]
-        client_S, rows_SP = room_for(client_S, rows_SP, fresh_R, state["population"])
-        rows_SP[find_slots(client_S, arrived.client_R).to(rows_SP.device)] = arrived.models()
-        return state | {"client": client_S, "rows": rows_SP}
+    def observe(self, state: State, applied: Applied) -> State:
+        return keep_rows(state, applied.client_R, applied.models())
 
     def forget(self, state: State, client_I: Tensor) -> State:
-        gone_S = torch.isin(state["client"], client_I)
-        return state | {"client": state["client"].masked_fill(gone_S, -1)}
+        return forget_rows(state, client_I)
 
 
 def distances(rows_SP: Tensor, slot_C: Tensor, near_P: Tensor) -> Tensor:
     """|w_i - w_j|² of some rows to all [C, S], on the CPU in float64.
 
-    By products, which are fast; taken from a point near all models first, or what they have in common would drown the
-    differences.
+    By inner products, which are fast, of differences from a point near all models: otherwise their common part would
+    swamp the distances in rounding.
     """
     product_CS = torch.zeros(len(slot_C), len(rows_SP), dtype=torch.float64)
     square_S = torch.zeros(len(rows_SP), dtype=torch.float64)
@@ -165,4 +150,4 @@ def distances(rows_SP: Tensor, slot_C: Tensor, near_P: Tensor) -> Tensor:
     return (square_S[slot_C, None] + square_S - 2 * product_CS).clamp(min=0)
 
 
-KINDS = {"common": Common, "fedamp": FedAMP}
+KINDS = {"common": SharedStart, "fedamp": FedAMP}

@@ -1,6 +1,6 @@
 """Local optimizers: SGD, and Adam whose moments may be federated (paper 004).
 
-Written for one client's row; they work for a chunk of rows alike.
+Code written for one client's row works for a chunk of rows.
 
 Shape letters: c clients of a chunk, C of a cohort, P parameters.
 """
@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.types import Tensors
 
 
@@ -26,43 +26,38 @@ class Optimizer(Protocol):
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the state matrices it needs besides the parameters."""
-        ...
 
     @property
     def moments(self) -> str:
-        """What becomes of the slots when a round ends: "fresh" (zero again next time), "local" (kept by the client) or
-        "federated" (averaged with the weights; personal columns stay home); "auto" is settled before round 0."""
-        ...
+        """What happens to the slots after a round: "fresh" (zero in the next one), "local" (kept by the client) or
+        "federated" (averaged with the weights; personal columns are kept by the client); "auto" is resolved before
+        round 0."""
 
     @property
     def carries_count(self) -> bool:
-        """Whether the number of steps made goes on from round to round, as the moments do."""
-        ...
+        """Whether the number of steps is carried from round to round, like the moments."""
 
     @property
     def linear(self) -> bool:
-        """Whether the steps are sums of the gradients, so that a client's path tells their mean."""
-        ...
+        """Whether the steps are sums of the gradients, so that their mean follows from a client's path."""
 
     def step(self, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: float) -> None:
         """One step in place; `count_c` is the number of steps made, this one included."""
-        ...
 
     def progress(self, steps_C: Tensor) -> Tensor:
-        """How far that many steps go, in gradients: FedNova's normaliser a_k (plain SGD: the steps themselves)."""
-        ...
+        """Length of that many steps, in gradients: FedNova's normaliser a_k (plain SGD: the number of steps)."""
 
 
 @dataclass(frozen=True)
 class SGD:
-    """x <- x - lr g, with momentum and weight decay as options.
+    """x <- x - lr g, with `momentum` and `weight_decay` as options.
 
     >>> SGD(lr=0.1, momentum=0.5).progress(torch.tensor([0, 1, 2]))
     tensor([0.0000, 1.0000, 2.5000], dtype=torch.float64)
     """
 
     linear: ClassVar[bool] = True
-    captures: ClassVar[bool] = True  # a step depends on tensors alone, so a GPU may record it once and repeat it
+    cuda_graph_safe: ClassVar[bool] = True  # a step depends on tensors alone, so a GPU may record it once and repeat it
 
     lr: float = 0.1
     momentum: float = 0.0
@@ -70,11 +65,11 @@ class SGD:
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
-            raise Mistake(f"the learning rate must be above 0, not {self.lr}: set algorithm.local.optimizer.lr")
+            raise UserError(f"the learning rate must be above 0, not {self.lr}: set algorithm.local.optimizer.lr")
         if not 0 <= self.momentum < 1:
-            raise Mistake(f"momentum must be in [0, 1), not {self.momentum}: set algorithm.local.optimizer.momentum")
+            raise UserError(f"momentum must be in [0, 1), not {self.momentum}: set algorithm.local.optimizer.momentum")
         if self.weight_decay < 0:
-            raise Mistake(f"weight decay must not be negative, but is {self.weight_decay}")
+            raise UserError(f"weight decay must not be negative, but is {self.weight_decay}")
 
     moments: ClassVar[str] = "fresh"
     carries_count: ClassVar[bool] = False
@@ -111,10 +106,13 @@ class Adam:
 
     with m̂ = m / (1 - β1^n) and v̂ = v / (1 - β2^n). Defaults: paper 004's α, β1 and β2, the ε of Adam's paper.
 
-    moments  between rounds: "federated" (averaged with the weights, three times the bytes; personal columns keep
-             theirs at home), "local" (kept by the client), "fresh" (zero again); "auto" is federated, but local where
-             updates are compressed (a ternary v would divide by ε) or nothing is shared
-    count    n: "carry" it from round to round with the moments, "reset" it every round, or "none", no correction
+    lr            α
+    beta1, beta2  β1, β2
+    eps           ε
+    moments       between rounds: "federated" (averaged with the weights, three times the bytes; those of personal
+                  columns stay with the client), "local" (kept by the client), "fresh" (zero); "auto" is federated, but
+                  local where updates are compressed (a ternary v would divide by ε) or nothing is shared
+    count         n: "carry" it from round to round with the moments, "reset" it every round, or "none", no correction
 
     >>> x, slots = torch.zeros(1, 2), {"first": torch.zeros(1, 2), "second": torch.zeros(1, 2)}
     >>> Adam(lr=0.1).step(x, torch.tensor([[5.0, -0.01]]), slots, torch.tensor([1]), lr=0.1)
@@ -123,7 +121,7 @@ class Adam:
     """
 
     linear: ClassVar[bool] = False
-    captures: ClassVar[bool] = True
+    cuda_graph_safe: ClassVar[bool] = True
 
     lr: float = 0.01
     beta1: float = 0.99
@@ -133,11 +131,11 @@ class Adam:
     count: str = "carry"
 
     def __post_init__(self) -> None:
-        _check("algorithm.local.optimizer", self.lr, self.beta1, self.beta2, self.eps)
+        check_adam("algorithm.local.optimizer", self.lr, self.beta1, self.beta2, self.eps)
         for name, options in (("moments", MOMENTS), ("count", COUNTS)):
             value = getattr(self, name)
             if value not in options:
-                raise Mistake(f"algorithm.local.optimizer.{name} is {value!r}: {nearest(value, options)}")
+                raise UserError(f"algorithm.local.optimizer.{name} is {value!r}: {nearest(value, options)}")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -151,32 +149,32 @@ class Adam:
         m_cP, v_cP = slots["first"], slots["second"]
         m_cP.lerp_(grad_cP, 1 - self.beta1)
         v_cP.mul_(self.beta2).addcmul_(grad_cP, grad_cP, value=1 - self.beta2)
-        # The gradient is done with, so its memory takes the denominator.
+        # The gradient is no longer needed, so its memory takes the denominator.
         r_c, small_c = self.factors(count_c, lr)
         denominator_cP = torch.sqrt(v_cP, out=grad_cP).mul_(r_c.to(x_cP)[:, None]).add_(small_c.to(x_cP)[:, None])
         x_cP.addcdiv_(m_cP, denominator_cP, value=-1)
 
     def factors(self, count_c: Tensor, lr: float) -> tuple[Tensor, Tensor]:
-        """α/(1 - β1^n) · m / (√v / √(1 - β2^n) + ε) = m / (√v · r + s): r and s, one number a client each."""
-        q_c, root_c = self._corrections(count_c.to(torch.float64), lr)
+        """α/(1 - β1^n) · m / (√v / √(1 - β2^n) + ε) = m / (√v · r + s): r and s of each client."""
+        count_c = count_c.to(torch.float64)
+        if self.count == "none":
+            q_c, root_c = torch.ones_like(count_c) / lr, torch.ones_like(count_c)
+        else:
+            q_c, root_c = (1 - self.beta1**count_c) / lr, (1 - self.beta2**count_c).sqrt()
         return q_c / root_c, q_c * self.eps
 
-    def _corrections(self, count_c: Tensor, lr: float) -> tuple[Tensor, Tensor]:
-        """(1 - β1^n) / α and √(1 - β2^n), both without their correction where it is off."""
-        if self.count == "none":
-            return torch.ones_like(count_c) / lr, torch.ones_like(count_c)
-        return (1 - self.beta1**count_c) / lr, (1 - self.beta2**count_c).sqrt()
-
     def progress(self, steps_C: Tensor) -> Tensor:
-        """An Adam step is about α long whatever its gradient, so it counts as one."""
+        """An Adam step is about α long for any gradient, so it counts as one."""
         return steps_C.to(torch.float64)
 
 
-def _check(where: str, lr: float, beta1: float, beta2: float, small: float) -> None:
+def check_adam(where: str, lr: float, beta1: float, beta2: float, small: float) -> None:
     if not lr > 0 or not small > 0:
-        raise Mistake(f"{where}: the rate and the small number below the fraction are above 0, not {lr} and {small}")
+        raise UserError(
+            f"{where}: the learning rate and the constant in the denominator must be above 0, not {lr} and {small}"
+        )
     if not 0 <= beta1 < 1 or not 0 <= beta2 < 1:
-        raise Mistake(f"{where}: beta1 and beta2 are in [0, 1), not {beta1} and {beta2}")
+        raise UserError(f"{where}: beta1 and beta2 are in [0, 1), not {beta1} and {beta2}")
 
 
 KINDS = {"sgd": SGD, "adam": Adam}

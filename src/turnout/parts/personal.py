@@ -1,4 +1,4 @@
-"""Which parameters and buffers stay home: predicates for `Algorithm(personal=...)`."""
+"""Personal parameters and buffers: predicates for `Algorithm(personal=...)`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 
 def batch_norm(name: str, module: nn.Module) -> bool:
@@ -16,7 +16,7 @@ def batch_norm(name: str, module: nn.Module) -> bool:
     return isinstance(owner, nn.modules.batchnorm._BatchNorm)
 
 
-usyb = batch_norm  # the name of all of it in the authors' code of paper 004: μ, σ², γ, β
+usyb = batch_norm  # its name in the authors' code of paper 004: μ, σ², γ, β
 
 
 def yb(name: str, module: nn.Module) -> bool:
@@ -36,7 +36,7 @@ def everything(name: str, module: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Named:
-    """Everything whose name fits a pattern, such as "head.*".
+    """Everything whose name matches `pattern`, such as "head.*".
 
     >>> Named("1.*")("1.weight", nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)))
     True
@@ -46,7 +46,7 @@ class Named:
 
     def __post_init__(self) -> None:
         if not self.pattern:
-            raise Mistake('personal = Named("") fits nothing: give a pattern such as "head.*"')
+            raise UserError('personal = Named("") matches nothing: give a pattern such as "head.*"')
 
     def __call__(self, name: str, module: nn.Module) -> bool:
         return fnmatch.fnmatchcase(name, self.pattern)

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 
 class Schedule(Protocol):
     """The learning rate as a function of the clock: rounds since the objective last shifted."""
 
-    def rate(self, lr: float, clock: int) -> float: ...
+    def rate(self, lr: float, clock: int) -> float:
+        """The rate at this clock, given the optimizer's."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,10 @@ class InverseClock:
 class TheoryRate:
     """Theorem 3.1 of paper 000: η_τ = 16 E / (μ E[Σ p s]) · 1 / (τ E + γ); the optimizer's own lr is not used.
 
-    `expected_work` is E[Σ_k p_τ^k s_τ^k], `strong_convexity` μ, `full_work` E, `gamma` γ.
+    strong_convexity  μ
+    expected_work     E[Σ_k p_τ^k s_τ^k]
+    full_work         E
+    gamma             γ
 
     >>> TheoryRate(strong_convexity=2.0, expected_work=4.0, full_work=5, gamma=100.0).rate(1.0, clock=0)
     0.1
@@ -54,7 +58,7 @@ class TheoryRate:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not 0 < value < math.inf:
-                raise Mistake(f"theory-rate: {name} must be a number above 0, not {value}: set it in the schedule")
+                raise UserError(f"theory-rate: {name} must be a number above 0, not {value}: set it in the schedule")
 
     def rate(self, lr: float, clock: int) -> float:
         start = 16 * self.full_work / (self.strong_convexity * self.expected_work)
@@ -63,7 +67,7 @@ class TheoryRate:
 
 @dataclass(frozen=True)
 class Custom:
-    """Any function (lr, clock) -> rate."""
+    """Any `function` (lr, clock) -> rate."""
 
     function: Callable[[float, int], float]
 

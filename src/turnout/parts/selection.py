@@ -1,75 +1,65 @@
-"""Whom the server asks: the cohort of a round, drawn from the members.
+"""Selections: the cohort of a round, drawn from the members.
 
 Drawing 100 of 1,000,000 touches about 100 numbers, never the population. The draw of round t is addressed by
-(seed, "cohort", t), so any round's cohort can be had without the rounds before it.
+(seed, "cohort", t), so any round's cohort can be drawn without the rounds before it.
 
 Shape letters: C clients of the cohort, D draws, I positions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from abc import abstractmethod
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.parts.arrived import Arrived
+from turnout.errors import UserError
+from turnout.parts.updates import Applied
 from turnout.rng import draw
 from turnout.types import State
 from turnout.world.enrolment import Enrolment
-from turnout.world.fleet.reading import Reading
-from turnout.world.fleet_log import FleetLog
 from turnout.world.members import Members
+from turnout.world.turnout_log import TurnoutLog
 
-NOTHING: State = {}  # what a selection that remembers nothing is given
+NOTHING: State = {}  # the state of a selection without memory
 
 
 class Selection(Protocol):
-    """Whom to ask in round t. `Memoryless` has the defaults of a selection that remembers nothing.
+    """The clients to ask in round t; `begin` and `observe` have the defaults of a selection without state.
 
-    One that needs names or sample counts has `tied_to_clients(enrolment, rounds)` too (`TiedToClients`).
+    A selection that needs names or sample counts also has `tied_to_clients(enrolment, rounds)` (world/enrolment.py).
     """
 
     def begin(self) -> State:
-        """What it remembers before the first round."""
-        ...
-
-    def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
-        """Sorted ids of those the objective is over (members, and those who have left but stay in it)."""
-        ...
-
-    def observe(self, state: State, arrived: Arrived) -> State:
-        """What it remembers after a round: `arrived` has who replied, with which loss, and who was away."""
-        ...
-
-
-class Memoryless:
-    """The defaults: a selection that remembers nothing."""
-
-    def begin(self) -> State:
+        """The state before the first round."""
         return {}
 
-    def observe(self, state: State, arrived: Arrived) -> State:
+    @abstractmethod
+    def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
+        """Sorted ids of clients of the objective (members, and clients that have left but stay in it)."""
+
+    def observe(self, state: State, applied: Applied) -> State:
+        """The state after a round: `applied` has the replies, their losses and the absences."""
         return state
 
 
 def chosen(selection: Selection, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
-    """The cohort; a selection is held to what it promises."""
+    """The cohort; a selection that breaks its promise raises UserError."""
     client_C = selection.choose(members, t, seed, state)
     rising = bool((client_C[1:] > client_C[:-1]).all())
     if client_C.dtype != torch.int64 or not rising or not bool(members.which(client_C).all()):
-        raise Mistake(
-            f"{type(selection).__name__}.choose gave {client_C.tolist()[:5]} in round {t}: a cohort is a tensor "
-            "of different members' numbers, rising (turnout.testing.check_selection tries yours)"
+        raise UserError(
+            f"{type(selection).__name__}.choose returned {client_C.tolist()[:5]} in round {t}: a cohort is a tensor "
+            "of different members' numbers, rising (check yours with turnout.testing.check_selection)"
         )
     return client_C
 
 
 @dataclass(frozen=True)
-class Everyone(Memoryless):
+class Everyone(Selection):
     """Ask every member, every round."""
 
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
@@ -77,8 +67,8 @@ class Everyone(Memoryless):
 
 
 @dataclass(frozen=True)
-class Fraction(Memoryless):
-    """Ask max(1, round(share * N)) of the N members.
+class Fraction(Selection):
+    """Ask max(1, round(`share` * N)) of the N members.
 
     >>> Fraction(0.1).choose(Members(20), t=0, seed=0).shape
     torch.Size([2])
@@ -88,7 +78,7 @@ class Fraction(Memoryless):
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise Mistake(f"selection Fraction(share={self.share}): the share must be above 0 and at most 1")
+            raise UserError(f"selection Fraction(share={self.share}): the share must be above 0 and at most 1")
 
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         count = min(len(members), max(1, round(self.share * len(members))))
@@ -96,17 +86,17 @@ class Fraction(Memoryless):
 
 
 @dataclass(frozen=True)
-class Count(Memoryless):
-    """Ask this many members; all of them once so many have left that fewer remain.
+class Count(Selection):
+    """Ask `clients` members, or all of them once fewer remain.
 
-    More than there ever were is a mistake, more than are left is not: leaving must not stop a run.
+    More than the population is an error; more than the remaining members is not, because leaving must not stop a run.
     """
 
     clients: int = 10
 
     def __post_init__(self) -> None:
         if self.clients < 1:
-            raise Mistake(f"selection Count(clients={self.clients}): ask at least 1 client a round")
+            raise UserError(f"selection Count(clients={self.clients}): ask at least 1 client a round")
 
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         self.check(members.population + len(members.added_J))
@@ -120,29 +110,29 @@ class Count(Memoryless):
     def check(self, clients: int) -> None:
         """Refuse a cohort larger than a population of this many clients."""
         if self.clients > clients:
-            raise Mistake(
-                f"selection Count(clients={self.clients}) wants more than the {clients} clients there are; "
+            raise UserError(
+                f"selection Count(clients={self.clients}) asks for more than the {clients} clients there are; "
                 f"use {clients} or fewer, or Everyone()"
             )
 
 
 @dataclass(frozen=True)
-class AsLogged(Memoryless):
-    """Ask those whom a fleet's log asked: members with a row in round t.
+class AsLogged(Selection):
+    """Ask the clients that the log of a run asked: members with a row in round t.
 
-    `reading` is how the log is read; where it says that no row means absent, all clients that the log knows by then.
+    path   a CSV file of round,client,work, or a run's folder (other logs: selection "as-fleet-log")
+    names  the names of the data's clients; set when the experiment is prepared
     """
 
     path: str
-    reading: Reading = field(default_factory=Reading)
     names: tuple[str, ...] | None = None
 
     @cached_property
-    def log(self) -> FleetLog:
-        return FleetLog(self.path, reading=self.reading, names=self.names)
+    def log(self) -> TurnoutLog:
+        return TurnoutLog(self.path, names=self.names)
 
-    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> AsLogged:
-        """The same for these clients and so many rounds, checked."""
+    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Self:
+        """The same for these clients and this many rounds, checked."""
         selection = replace(self, names=enrolment.names)
         selection.__dict__["log"] = self.log.tied_to_clients(enrolment, rounds)
         return selection

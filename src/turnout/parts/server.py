@@ -1,4 +1,4 @@
-"""What the server makes of the weighted sum: applied as it is, or by Adam, Yogi or Adagrad (Reddi et al., 2021).
+"""Server steps: the weighted sum applied as it is, or by Adam, Yogi or Adagrad (Reddi et al., 2021).
 
 Shape letters: P shared parameters.
 """
@@ -12,45 +12,49 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.parts.arrived import Arrived
-from turnout.parts.optimizers import _check
+from turnout.errors import UserError
+from turnout.parts.optimizers import check_adam
+from turnout.parts.updates import Aggregate
 from turnout.types import State
 
 
 class ServerStep(Protocol):
-    """What the server does with the summed update."""
+    """How the server applies the aggregated update."""
 
-    def begin(self, width: int) -> State: ...
+    def begin(self, width: int) -> State:
+        """The state before the first round."""
 
-    def step(self, update_P: Tensor, state: State, arrived: Arrived) -> tuple[Tensor, State]:
-        """The change to apply to the shared parameters `arrived.start_P`; `arrived` has the replies and what each
-        weighs, where a method needs more than their sum. The state is not written on."""
-        ...
+    def step(self, update_P: Tensor, state: State, aggregate: Aggregate) -> tuple[Tensor, State]:
+        """The change to apply to the shared parameters `aggregate.start_P`; `aggregate` has the replies and their
+        weights, for a method that needs more than their sum. The state that is passed in is not modified."""
 
 
 @dataclass(frozen=True)
-class Apply:
-    """w <- w + lr · Σ weight_c update_c."""
+class ServerSGD:
+    """w <- w + lr · Σ weight_c update_c; `lr` is the server's learning rate."""
 
     lr: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
-            raise Mistake(f"the server's learning rate must be above 0, not {self.lr}: set algorithm.server.lr")
+            raise UserError(f"the server's learning rate must be above 0, not {self.lr}: set algorithm.server.lr")
 
     def begin(self, width: int) -> State:
         return {}
 
-    def step(self, update_P: Tensor, state: State, arrived: Arrived) -> tuple[Tensor, State]:
+    def step(self, update_P: Tensor, state: State, aggregate: Aggregate) -> tuple[Tensor, State]:
         return update_P * self.lr, state
 
 
 @dataclass(frozen=True)
 class Adaptive(ABC):
-    """What the server's three have in common: Δ is the weighted sum of updates, taken for a gradient.
+    """The common part of the three: Δ is the weighted sum of updates, used as a gradient.
 
-    m <- β1 m + (1 - β1) Δ; v as each says, from τ²; w <- w + η m / (√v + τ). No bias correction, as published.
+    m <- β1 m + (1 - β1) Δ; v by `second`, from τ² on; w <- w + η m / (√v + τ). No bias correction, as published.
+
+    lr            η
+    beta1, beta2  β1, β2
+    tau           τ
     """
 
     lr: float = 0.01
@@ -59,12 +63,12 @@ class Adaptive(ABC):
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        _check("algorithm.server", self.lr, self.beta1, self.beta2, self.tau)
+        check_adam("algorithm.server", self.lr, self.beta1, self.beta2, self.tau)
 
     def begin(self, width: int) -> State:
         return {"first": torch.zeros(width), "second": torch.full((width,), self.tau**2)}
 
-    def step(self, update_P: Tensor, state: State, arrived: Arrived) -> tuple[Tensor, State]:
+    def step(self, update_P: Tensor, state: State, aggregate: Aggregate) -> tuple[Tensor, State]:
         m_P = self.beta1 * state["first"] + (1 - self.beta1) * update_P
         v_P = self.second(state["second"], update_P.square())
         return self.lr * m_P / (v_P.sqrt() + self.tau), {"first": m_P, "second": v_P}
@@ -89,7 +93,7 @@ class ServerAdam(Adaptive):
 
 @dataclass(frozen=True)
 class ServerYogi(Adaptive):
-    """v <- v - (1 - β2) Δ² sign(v - Δ²): v grows as Adam's does, and shrinks slowly (FedYogi)."""
+    """v <- v - (1 - β2) Δ² sign(v - Δ²): v grows like Adam's and shrinks slowly (FedYogi)."""
 
     def second(self, v_P: Tensor, square_P: Tensor) -> Tensor:
         return v_P - (1 - self.beta2) * square_P * torch.sign(v_P - square_P)
@@ -107,7 +111,7 @@ class ServerAdagrad(Adaptive):
 
 
 KINDS = {
-    "apply": Apply,
+    "apply": ServerSGD,
     "server-adam": ServerAdam,
     "server-yogi": ServerYogi,
     "server-adagrad": ServerAdagrad,

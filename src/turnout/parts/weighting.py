@@ -1,7 +1,7 @@
 """How much each reply counts: FedAvg, schemes A, B and C of paper 000, FedNova, and the shares they start from.
 
-A weighting answers three questions, each with a default: whose work counts, what a client multiplies its update by
-before sending it, and what the server multiplies a share by. A new weighting overrides one of them.
+A weighting has three methods with defaults: which replies count, the factor a client applies to its update before
+sending it, and the factor the server applies to a share. A new weighting overrides one of them.
 
 Shape letters: C clients of the cohort, I any clients.
 """
@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.types import Turnout
 
 
@@ -29,35 +29,35 @@ def scale(work_C: Tensor, full_work: Tensor | float) -> Tensor:
 
 
 class Weighting:
-    """The defaults: everybody who did anything counts, unscaled, with its own share (that is scheme B).
+    """The defaults: every client that did any work counts, unscaled, with its own share (scheme B).
 
-    `of_updates` says that weights are of whole updates, so that a mean of them has weights that sum to 1.
+    of_updates  whether weights are of whole updates, so that the weights of a mean sum to 1
     """
 
     of_updates: ClassVar[bool] = True
 
     def counts(self, turnout: Turnout) -> Tensor:
-        """Whose reply is used, as booleans over the cohort."""
+        """Mask of the clients of the cohort whose reply is used."""
         return turnout.present_C
 
     def client_scale(self, turnout: Turnout) -> Tensor:
-        """What each client multiplies its update by before the residual and the encoding; 0 for the absent."""
+        """Factor that each client applies to its update before the residual and the encoding; 0 for the absent."""
         return turnout.present_C.to(torch.float64)
 
     def server_scale(self, share_C: Tensor, counts_C: Tensor, turnout: Turnout, lent: bool) -> Tensor:
-        """What the server multiplies each share by, given whose reply is used (at least one).
+        """Factor that the server applies to each share, given which replies are used (at least one).
 
-        `lent`: a substitution gives the shares of the missing away.
+        `lent`: a substitution gives the shares of missing clients to others.
         """
         return torch.ones_like(share_C)
 
 
 @dataclass(frozen=True)
 class FedAvg(Weighting):
-    """The mean over those who replied: a_k = p_k / Σ_j p_j, j those with s_j > 0; unfinished work counts as it is.
+    """The mean over the clients that replied: a_k = p_k / Σ_j p_j, j those with s_j > 0; unfinished work is not scaled.
 
-    That is scheme B with the missing shares spread over those who replied. Another substitution than none does
-    something else with them, so with one the shares stay as they are.
+    That is scheme B with the missing shares spread over the clients that replied. With a substitution, which uses them
+    otherwise, the shares stay as they are.
     """
 
     def server_scale(self, share_C: Tensor, counts_C: Tensor, turnout: Turnout, lent: bool) -> Tensor:
@@ -71,7 +71,7 @@ class FedAvg(Weighting):
 class CompleteOnly(Weighting):
     """Scheme A: a_k = (N p_k / K) [s_k = E], K the number of complete clients.
 
-    N/K pays for those who are missing; a substitution does that too, so with one the factor is dropped.
+    N/K compensates for missing clients; so does a substitution, and with one the factor is dropped.
     """
 
     def counts(self, turnout: Turnout) -> Tensor:
@@ -84,12 +84,12 @@ class CompleteOnly(Weighting):
 
 @dataclass(frozen=True)
 class ByShare(Weighting):
-    """Scheme B: a_k = p_k; unfinished work counts as it is, and the shares of the absent keep the old model."""
+    """Scheme B: a_k = p_k; unfinished work is not scaled, and the shares of absent clients keep the old model."""
 
 
 @dataclass(frozen=True)
 class ByWork(Weighting):
-    """Scheme C: a_k = (E / s_k) p_k; each client stands for its full share however little it finished.
+    """Scheme C: a_k = (E / s_k) p_k; each client stands for its full share however little work it did.
 
     With momentum E and s are the sums of the gradients' coefficients (FedNova's normaliser), for plain SGD the steps.
     """
@@ -100,11 +100,11 @@ class ByWork(Weighting):
 
 @dataclass(frozen=True)
 class FedNova(Weighting):
-    """w <- w + τ_eff Σ p_k D_k / a_k, a_k the local steps, τ_eff = Σ p_k a_k, shares normalised over those present.
+    """w <- w + τ_eff Σ p_k D_k / a_k, a_k the local steps, τ_eff = Σ p_k a_k, shares normalised over present clients.
 
-    Those present make up for the rest, as in the paper, which samples clients; a substitution does that too, so with
-    one the shares stay as it gives them. Where nobody is absent, scheme C is the same with τ_eff fixed to E. What is
-    weighed are single steps, so the weights sum to τ_eff.
+    Present clients compensate for the others, as in the paper, which samples clients; so does a substitution, and with
+    one the shares are not normalised. Without absences, scheme C is the same with τ_eff fixed to E. The weights are of
+    single steps, so they sum to τ_eff.
     """
 
     of_updates: ClassVar[bool] = False
@@ -120,11 +120,11 @@ class FedNova(Weighting):
 
 @dataclass(frozen=True)
 class Shares:
-    """What each client of the cohort stands for.
+    """The share of each client of the cohort.
 
     by    "samples" (n_c) or "uniform"
     over  "normalised": over the cohort that was asked, so the shares sum to 1; "unbiased": n_c / n · N / |cohort| over
-          all members. With everybody asked the two are the same.
+          all members. The two are the same if all members are asked.
     """
 
     by: str = "samples"
@@ -132,9 +132,9 @@ class Shares:
 
     def __post_init__(self) -> None:
         if self.by not in ("samples", "uniform"):
-            raise Mistake(f"shares are by 'samples' or 'uniform', not {self.by!r}: set algorithm.shares.by")
+            raise UserError(f"shares are by 'samples' or 'uniform', not {self.by!r}: set algorithm.shares.by")
         if self.over not in ("normalised", "unbiased"):
-            raise Mistake(f"shares are 'normalised' or 'unbiased', not {self.over!r}: set algorithm.shares.over")
+            raise UserError(f"shares are 'normalised' or 'unbiased', not {self.over!r}: set algorithm.shares.over")
 
     def of(self, examples_C: Tensor, members: int, mean_examples: float | None) -> Tensor:
         """Shares of a cohort; `mean_examples` is the members' mean sample count, needed only for unbiased shares.
@@ -151,7 +151,7 @@ class Shares:
         return size_C / (mean * len(size_C))  # = n_c / (N · mean) · N / |cohort|
 
     def parts(self, examples_I: Tensor, members: int, mean_examples: Callable[[], float]) -> Tensor:
-        """p_k: what some clients stand for in the whole objective, whoever was asked.
+        """p_k: the shares of some clients in the whole objective, whichever clients were asked.
 
         >>> Shares().parts(torch.tensor([1, 3]), members=10, mean_examples=lambda: 2.0)
         tensor([0.0500, 0.1500], dtype=torch.float64)
@@ -159,7 +159,7 @@ class Shares:
         return self._sizes(examples_I) / self.mass(members, mean_examples)
 
     def mass(self, members: int, mean_examples: Callable[[], float]) -> float:
-        """Total mass of an objective: clients, or samples (counted only when asked for)."""
+        """Total mass of an objective: clients, or samples (counted only if needed)."""
         return members * (1.0 if self.by == "uniform" else mean_examples())
 
     def _sizes(self, examples_C: Tensor) -> Tensor:

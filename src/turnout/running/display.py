@@ -1,29 +1,45 @@
-"""Progress of runs: live rows on a terminal, an output that is updated in a notebook, plain lines elsewhere.
+"""Progress of runs: live rows on a terminal, an updated output in a notebook, plain lines elsewhere.
 
 Runs, which may be in other processes, send messages: they began, a round ended, they ended or failed. `Display` shows
-them on stderr, so that stdout holds results only.
+them on stderr, so that stdout has results only.
 """
 
 from __future__ import annotations
 
+import html
+import importlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from turnout.machine.terminal import Terminal
-from turnout.report.units import Unit, duration, fitting, shortened, show, size
-from turnout.round_log import Evaluation, RoundRecord
-from turnout.running.notebook import NotebookOutput
+from turnout.round_record import Evaluation, RoundRecord
+from turnout.running.charts.units import Unit, duration, fitting, shortened, show, size
 
 PLAIN_EVERY = 5.0  # seconds between plain lines
 BAR, LEFT = 12, 7  # columns of a bar, and of the time that is left
+DRAW_SECONDS = 0.2  # at least, between two updates
+STYLES = {"dim": "opacity: .65", "yellow": "color: #b58900", "red": "color: #d33"}
+
+Bar = tuple[str, int, int, str]  # name, done, total, words
 
 
 @dataclass(frozen=True)
 class Began:
-    """A run begins. `done` rounds were there already; `memory` is an estimate in bytes."""
+    """A run begins.
+
+    name       the run
+    rounds     rounds of its experiment
+    done       rounds that were done before
+    device, engine, threads  how clients are trained
+    headline   the size of the federation
+    memory     an estimate in bytes
+    data_note  how files became samples
+    """
 
     name: str
     rounds: int
@@ -36,19 +52,27 @@ class Began:
     data_note: str = ""
 
     def text(self) -> str:
-        went = f", going on after round {self.done}" if 0 < self.done < self.rounds else ""
+        resumed = f", resumed after round {self.done}" if 0 < self.done < self.rounds else ""
         cores = f" ({self.threads} thread{'s' * (self.threads > 1)})" if self.device == "cpu" else ""
-        return f"{self.headline}, {self.engine} on {self.device}{cores}, about {size(self.memory)} of memory{went}"
+        return f"{self.headline}, {self.engine} on {self.device}{cores}, about {size(self.memory)} of memory{resumed}"
 
 
 @dataclass(frozen=True)
 class Line:
-    """A round has ended, of `rounds` in all; so far `trained` clients were trained in `busy` seconds."""
+    """A round has ended.
+
+    name       the run
+    rounds     rounds of its experiment
+    metric     the metric that is shown; `unit` and `value`: its unit and last value
+    round      the round's number
+    asked, answered, work  its turnout
+    trained    clients that were trained so far, in `busy` seconds
+    """
 
     name: str
     rounds: int
     metric: str
-    unit: Unit = "number"  # of the metric
+    unit: Unit = "number"
     round: int = -1
     value: float | None = None
     asked: int = 0
@@ -72,9 +96,7 @@ class Line:
 
     @property
     def measured(self) -> str:
-        if self.value is None:
-            return ""
-        return f"{self.metric} {show(self.value, self.unit)}"
+        return "" if self.value is None else f"{self.metric} {show(self.value, self.unit)}"
 
     @property
     def turnout(self) -> str:
@@ -91,7 +113,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Note:
-    """Something a person should know about a run, which goes on."""
+    """Something to know about a run, which continues.
+
+    name   the run
+    words  a sentence
+    """
 
     name: str
     words: str
@@ -99,7 +125,13 @@ class Note:
 
 @dataclass(frozen=True)
 class Ended:
-    """A run is complete; `seconds` all its rounds took, `stopped` says why it ended before its last round."""
+    """A run is complete.
+
+    name     the run
+    rounds   its rounds
+    seconds  the time of all its rounds
+    stopped  the stop rule that ended it, in words
+    """
 
     name: str
     rounds: int
@@ -109,7 +141,13 @@ class Ended:
 
 @dataclass(frozen=True)
 class Failed:
-    """A run has failed; `mistake` if it is the user's, which needs no traceback, and `began` if it had begun."""
+    """A run has failed.
+
+    name     the run
+    why      the reason
+    mistake  whether it is a user's mistake, which needs no traceback
+    began    whether the run had begun
+    """
 
     name: str
     why: str
@@ -120,8 +158,54 @@ class Failed:
 Message = Began | Line | Note | Ended | Failed
 
 
+class NotebookOutput:
+    """Progress in a notebook: one output of a cell; the first line makes it, later ones update it.
+
+    rich would need ipywidgets for this, which many notebooks lack. IPython is imported only if it is running already.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []  # with their styles
+        self.bars: Sequence[Bar] = ()  # of running runs
+        self._handle: Any = None
+        self._drawn = 0.0
+
+    def say(self, words: str, style: str = "") -> None:
+        self.lines.append((words, style))
+        self._draw()
+
+    def draw(self, bars: Sequence[Bar]) -> None:
+        """Show these bars, unless the last ones were drawn a moment ago."""
+        self.bars = bars
+        if time.monotonic() - self._drawn > DRAW_SECONDS:
+            self._draw()
+
+    def end(self) -> None:
+        """Keep the lines, remove the bars."""
+        self.bars = ()
+        if self.lines or self._handle is not None:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn = time.monotonic()
+        if self._handle is None:
+            self._handle = importlib.import_module("IPython.display").display(self.content(), raw=True, display_id=True)
+        else:
+            self._handle.update(self.content(), raw=True)
+
+    def content(self) -> dict[str, str]:
+        """Everything so far, as text and as HTML in the colours of the notebook."""
+        text = [words for words, _ in self.lines]
+        page = [f'<div style="{STYLES.get(style, "")}">{html.escape(words)}</div>' for words, style in self.lines]
+        for name, done, total, words in self.bars:
+            text.append(f"{name}  {done}/{total}  {words}".rstrip())
+            bar = f'<progress value="{done}" max="{total}"></progress>'
+            page.append(f"<div>{html.escape(name)} {bar} {done}/{total} {html.escape(words)}</div>")
+        return {"text/plain": "\n".join(text), "text/html": f'<div style="font-size: 90%">{"".join(page)}</div>'}
+
+
 class Display:
-    """Shows messages; a context manager. `total` is the number of rounds of all runs but those that `had_ended`."""
+    """Shows messages; a context manager. `total`: the rounds of all runs that had not ended before."""
 
     def __init__(self, total: int, quiet: bool = False, runs: int = 1, had_ended: int = 0):
         self.total, self.quiet, self.runs = total, quiet, runs
@@ -131,7 +215,7 @@ class Display:
         self.lines: dict[str, Line] = {}
         self.rows: dict[str, TaskID] = {}
         self.done: dict[str, int] = {}
-        self.said: set[str] = set()  # what is said once: why runs failed, what does not fit
+        self.shown: set[str] = set()  # shown once: why runs failed, what does not fit
         self.before: dict[str, int] = {}  # rounds that a run had when it began
         self.ended, self.start, self.last = had_ended, time.monotonic(), time.monotonic()
         self.bar = Progress(
@@ -145,7 +229,7 @@ class Display:
     def __enter__(self) -> Display:
         self.bar.start()
         if self.ended:
-            self.say(f"{self._counted()} had ended and are taken as they are", "dim")
+            self.say(f"{self._counted()} had ended before and are kept", "dim")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -160,7 +244,9 @@ class Display:
         elif isinstance(message, Line):
             self._round(message)
         elif isinstance(message, Note):
-            self._note(message)
+            if message.words not in self.shown:  # once: runs of other seeds repeat it
+                self.shown.add(message.words)
+                self.say(f"{self._prefix(message.name)}{message.words}", "yellow")
         else:
             self._ended(message)
 
@@ -170,12 +256,6 @@ class Display:
             self.notebook.say(words, style)
         elif not self.quiet:
             self.console.print(Text(words, style=style))
-
-    def _note(self, message: Note) -> None:
-        """Each once: runs of other seeds will have the same to say."""
-        if message.words not in self.said:
-            self.said.add(message.words)
-            self.say(f"{self._prefix(message.name)}{message.words}", "yellow")
 
     def _prefix(self, name: str) -> str:
         return f"{name}: " if name and self.runs > 1 else ""
@@ -206,13 +286,13 @@ class Display:
             self.say(many + one if self.runs > 1 else one + self._left())
 
     def _words(self, line: Line) -> str:
-        """What fits beside the bar; what does not is said once."""
+        """What fits beside the bar; a note names the rest once."""
         names = max(len(task.description) for task in self.bar.tasks if task.visible)
         counter = max(len(f"{task.total:.0f}") * 2 + 1 for task in self.bar.tasks if task.visible)
         kept = fitting([line.measured, line.turnout, line.rate], self.console.width - names - BAR - counter - LEFT - 5)
         out = [word for word, part in (("turnout", line.turnout), ("clients/s", line.rate)) if part not in (*kept, "")]
-        if out and (narrow := f"the bar leaves out {' and '.join(out)} at this width") not in self.said:
-            self.said.add(narrow)
+        if out and (narrow := f"the bar leaves out {' and '.join(out)} at this width") not in self.shown:
+            self.shown.add(narrow)
             self.say(narrow, "dim")
         return "  ".join(kept)
 
@@ -234,18 +314,15 @@ class Display:
             self.bar.remove_task(self.rows.pop(message.name))
         if isinstance(message, Ended):
             self.total -= message.rounds - self.done.get(message.name, 0) if message.stopped else 0
-            self._say_end(message, line)
+            if line is None:
+                has = "its one round" if message.rounds == 1 else f"all of its {message.rounds:,} rounds"
+                self.say(f"{self._prefix(message.name)}has {has} already: nothing left to do", "dim")
+            else:
+                parts = [f"{line.round + 1} rounds in {duration(message.seconds)}", line.measured, message.stopped]
+                name = message.name if self.runs > 1 else "done"
+                self.say(f"{name}: " + ", ".join(part for part in parts if part))
         elif self.runs > 1:
-            known = message.why in self.said
-            self.said.add(message.why)
+            known = message.why in self.shown
+            self.shown.add(message.why)
             self.say(f"{message.name}: failed{', for the same reason' if known else ': ' + message.why}", "red")
         self._count()
-
-    def _say_end(self, message: Ended, line: Line | None) -> None:
-        if line is None:
-            has = "its one round" if message.rounds == 1 else f"all of its {message.rounds:,} rounds"
-            self.say(f"{self._prefix(message.name)}has {has} already: nothing was left to do", "dim")
-            return
-        parts = [f"{line.round + 1} rounds in {duration(message.seconds)}", line.measured, message.stopped]
-        name = message.name if self.runs > 1 else "done"
-        self.say(f"{name}: " + ", ".join(part for part in parts if part))

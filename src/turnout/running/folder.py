@@ -1,34 +1,53 @@
-"""The folder of a run on disk: its name, whether it may be used, and a lock that keeps it to one process."""
+"""The folder of a run on disk: its name, whether it may be used, its lock, and deleting the run in it."""
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import chain, count
 from pathlib import Path
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
+from turnout.experiment import Experiment
 from turnout.machine.lock import Busy, locked
+from turnout.running.config.run_file import changed_settings
+from turnout.running.records.checkpoint import rounds_done
+from turnout.running.records.records import Records
+from turnout.running.stop_rules import Progress, reason_to_stop
 
-RUN_FILES = {"experiment.toml", "runs.json", "study.txt", "error.txt"}  # one of them is there from the beginning
-HAPPENED = {"records.sqlite", "error.txt"}
-BEGINNING = {"experiment.toml", "environment.json", "runs.json", "state.json"}  # before anything has happened
+RUN_FILES = {"experiment.toml", "runs.json", "study.txt", "error.txt"}  # one of them exists from the beginning
+PROOFS = {"records.sqlite", "error.txt"}  # of a run that has begun
+BEGINNING = {"experiment.toml", "environment.json", "runs.json", "state.json"}  # before a run has begun
+WRITTEN = RUN_FILES | {
+    "environment.json", "records.sqlite", "records.sqlite-wal", "records.sqlite-shm", "checkpoint.safetensors",
+    "turnout.csv", "events.csv", "replay.toml", "names.csv", "report.html", "curves.svg", "profile.json", "data.json",
+    "state.json", "tracking.json", "untrained.safetensors",
+}  # fmt: skip
+FOLDERS = {"clients", "tensorboard", "wandb"}  # with clients' rows, and the files of trackers
 LOCK_FILE = ".lock"
 LOCK_SECONDS = 5.0  # how long to wait for another process to leave a folder
 
 
 def new_folder(name: str) -> Path:
     """A folder under runs/ that does not exist yet."""
-    base = Path("runs") / f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, i = base, 2
-    while path.exists():
-        path, i = base.with_name(f"{base.name}-{i}"), i + 1
-    return path
+    base = f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return Path("runs", unused_name(base, lambda name: Path("runs", name).exists()))
+
+
+def unused_name(base: str, is_used: Callable[[str], bool], between: str = "-") -> str:
+    """A name, or the first of `name-2`, `name-3`, ... that is not used.
+
+    >>> unused_name("a", {"a", "a-2"}.__contains__)
+    'a-3'
+    """
+    return next(name for name in chain([base], (f"{base}{between}{i}" for i in count(2))) if not is_used(name))
 
 
 def file_name(name: str) -> str:
-    """A name that every file system takes.
+    """A name that every file system accepts.
 
     >>> file_name("A, rounds=3"), file_name("..")
     ('A_rounds=3', 'run')
@@ -40,7 +59,7 @@ def file_name(name: str) -> str:
 
 
 def contents(folder: Path) -> list[str]:
-    """The names in a folder, sorted; nothing where there is no folder. The lock, whose file stays, does not count."""
+    """The names in a folder, sorted, without the lock; empty if there is no folder."""
     return sorted(path.name for path in folder.iterdir() if not is_lock(path)) if folder.is_dir() else []
 
 
@@ -49,41 +68,41 @@ def is_lock(path: Path) -> bool:
 
 
 def refuse_full(folder: Path, resume: bool, begun: Collection[str] = ()) -> None:
-    """Refuse a folder that holds something, unless it is a run and `resume` says to go on with it.
+    """Refuse a folder that is not empty, unless it holds a run and `resume` is set.
 
-    `begun`: names of what this command makes before the file that names its runs; it may have been killed between.
+    `begun`: names that this command makes before the file that lists its runs; it may have been killed in between.
     """
     if folder.exists() and not folder.is_dir():
-        raise Mistake(f"{folder} is a file, and a run needs a folder: choose another --out")
+        raise UserError(f"{folder} is a file, and a run needs a folder: choose another --out")
     there = contents(folder)
     if there and not resume:
-        raise Mistake(
-            f"{folder} is not empty: choose another folder, go on with what is in it (--resume; Python: resume=True), "
-            "or delete it first (--overwrite; Python: overwrite=True)"
+        raise UserError(
+            f"{folder} is not empty: choose another folder, resume what is in it (--resume; Python: resume=True), or "
+            "delete it first (--overwrite; Python: overwrite=True)"
         )
     known = RUN_FILES & {name.removesuffix(".new") for name in there}  # it may have been killed while writing
     if not known and not {*there} <= {*begun}:
-        raise Mistake(
-            f"{folder} holds no run to go on with, but {', '.join(there[:3])}: choose another folder, or an empty one"
+        raise UserError(
+            f"{folder} holds no run to resume, but {', '.join(there[:3])}: choose another folder, or an empty one"
         )
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder, and find out at once whether files can be written into it."""
+    """Create a folder, and check at once that files can be written into it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise Mistake(f"{folder} cannot be written into ({error.strerror}): choose another --out folder") from error
+        raise UserError(f"{folder} cannot be written into ({error.strerror}): choose another --out folder") from error
 
 
 @contextmanager
 def kept_if_used(folder: Path) -> Iterator[None]:
-    """Remove a folder that was not there before, and what was made around it, if nothing has happened in it.
+    """Remove a folder that did not exist before, and the parents made for it, if no run has begun in it.
 
-    What has happened is in records, or in the traceback of a crash. One that was interrupted can be resumed. Only files
-    that a run begins with are deleted; whatever else has come into the folder stays, and the folder with it.
+    A run that has begun has records, or the traceback of a crash. An interrupted one can be resumed. Only files that a
+    run begins with are deleted; with any other file in it, the folder stays.
     """
     fresh, made = not contents(folder), [path for path in (folder, *folder.parents) if not path.exists()]
     interrupted = False
@@ -95,24 +114,86 @@ def kept_if_used(folder: Path) -> Iterator[None]:
     finally:
         if fresh and not interrupted and folder.is_dir():
             with suppress(Busy), locked(folder / LOCK_FILE):  # another command may have begun here meanwhile
-                if not any(path.name in HAPPENED for path in folder.rglob("*")):
-                    _remove(folder, made)
-
-
-def _remove(folder: Path, made: list[Path]) -> None:
-    """Delete the files that a run begins with, and then the folders that are empty: those inside, and those made."""
-    inside = sorted(folder.rglob("*"), reverse=True)
-    for path in inside:
-        if (path.name in BEGINNING or is_lock(path)) and not path.is_dir():
-            path.unlink(missing_ok=True)
-    for path in [path for path in inside if path.is_dir()] + made:
-        with suppress(OSError):  # something else is in it
-            path.rmdir()
+                inside = sorted(folder.rglob("*"), reverse=True)
+                has_begun = any(path.name in PROOFS for path in inside)
+                for path in () if has_begun else inside:
+                    if (path.name in BEGINNING or is_lock(path)) and not path.is_dir():
+                        path.unlink(missing_ok=True)
+                for path in () if has_begun else [*(path for path in inside if path.is_dir()), *made]:
+                    with suppress(OSError):  # something else is in it
+                        path.rmdir()
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Lock a folder while this process makes it and works in it; the system releases the lock of a killed process."""
+    """Lock a folder while this process works in it; the system releases the lock of a killed process."""
     make_folder(folder)
     with locked(folder / LOCK_FILE, LOCK_SECONDS):
         yield
+
+
+def refuse_used(folder: Path, experiment: Experiment) -> None:
+    """Refuse a folder with a run in it, and name the choices: resume it, use another folder, delete it first."""
+    there = set(contents(folder))
+    if "runs.json" in there:
+        raise UserError(
+            f"{folder} holds several runs. Choose one: another folder keeps them, overwrite=True deletes them first"
+        )
+    if "experiment.toml" not in there:
+        return  # refuse_full has a sentence for it
+    changed = changed_settings(folder / "experiment.toml", experiment)
+    if changed:
+        differ = f"{', '.join(changed[:3])} differ{'s' * (len(changed) == 1)}"
+        raise UserError(
+            f"{folder} holds another experiment ({differ}). Choose one: another folder keeps both, overwrite=True "
+            "deletes it first"
+        )
+    done, wanted = rounds_done(folder), experiment.rounds
+    ended = done >= wanted
+    if not ended and (folder / "records.sqlite").is_file():
+        with Records.read(folder / "records.sqlite") as records:
+            ended = reason_to_stop(experiment, Progress.from_records(records, experiment)) is not None
+    if ended:
+        what, resumed = f"complete with {done} rounds", "returns it"
+    else:
+        what, resumed = f"with {done} of {wanted} rounds", "resumes it"
+    raise UserError(
+        f"{folder} holds this experiment, {what}. Choose one: resume=True {resumed}, another folder keeps it beside a "
+        "new run, overwrite=True deletes it first"
+    )
+
+
+def refuse_to_delete(folder: Path) -> None:
+    """Refuse to delete a folder that holds no run, or files that no run wrote."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file, and a run needs a folder: choose another")
+    there = contents(folder)
+    if there and not RUN_FILES & set(there):
+        raise UserError(f"{folder} holds no run, but {', '.join(there[:3])}: overwrite=True deletes runs only")
+    for path in folder.rglob("*"):
+        name = path.name.removesuffix(".new")
+        inside = FOLDERS & set(path.relative_to(folder).parts[:-1])
+        if not (path.is_dir() and not path.is_symlink()) and name not in WRITTEN and not inside and not is_lock(path):
+            raise UserError(
+                f"{folder} also holds {path.relative_to(folder)}, which no run wrote: move it away, or choose another "
+                "folder, since overwrite=True deletes all of it"
+            )
+
+
+def delete_run(folder: Path, holding: bool = False) -> None:
+    """Delete the run or runs in a folder, except its lock; refuses while another process works in one.
+
+    `holding`: this process holds the folder already.
+    """
+    refuse_to_delete(folder)
+    if not folder.is_dir():
+        return
+    with nullcontext() if holding else held(folder):
+        for used in {path.parent for path in folder.rglob("experiment.toml")} - {folder}:
+            with held(used):
+                pass
+        for path in [path for path in folder.iterdir() if not is_lock(path)]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()

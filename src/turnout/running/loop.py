@@ -1,8 +1,8 @@
 """The loop around the round: evaluate, record, checkpoint, stop, resume.
 
-`rounds_of` is a generator that yields each round as it ends; there are no callbacks. A run can be killed at any moment:
-each round is recorded in one transaction, each checkpoint replaces the last one in one step, and a resumed run deletes
-the records after its checkpoint and computes those rounds again, to the same values.
+`rounds_of` is a generator that yields each finished round. A run can be killed at any moment: each round is recorded in
+one transaction, each checkpoint replaces the last one in one step, and a resumed run deletes the records after its
+checkpoint and computes those rounds again, to the same values.
 """
 
 from __future__ import annotations
@@ -20,52 +20,70 @@ from typing import Any
 import torch
 
 from turnout import __version__
-from turnout.config.read import check_same, to_toml
-from turnout.config.read_back import check_reads_back
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.machine.at_work import Bell
-from turnout.machine.clock import stage
+from turnout.machine.activity import Publisher
+from turnout.machine.checksums import UNREADABLE, Damaged, read_json, text_with_checksum, write_json
 from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
 from turnout.machine.memory import give_back_freed_memory
-from turnout.machine.sealed import UNREADABLE, Damaged, read_json, text_with_checksum, write_json
-from turnout.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
-from turnout.records.now import end_now, keep_now
-from turnout.records.observed import export_events, export_turnout
-from turnout.records.records import Records
-from turnout.round_log import CUT, Evaluation, RoundRecord
-from turnout.running.folder import contents, make_folder, refuse_full
+from turnout.machine.profiling import stage
+from turnout.round_record import CUT, Evaluation, RoundRecord
+from turnout.running.config.read import to_toml
+from turnout.running.config.run_file import check_reads_back, check_same
+from turnout.running.folder import contents, delete_run, make_folder, refuse_full, refuse_to_delete
+from turnout.running.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
+from turnout.running.records.export import export_events, export_turnout
+from turnout.running.records.records import Records, end_now, keep_now
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
-from turnout.running.used import delete_run, refuse_to_delete
-from turnout.task import metric_infos
-from turnout.tracks.first_values import FILE as FIRST_VALUES
-from turnout.tracks.first_values import read_first_values
-from turnout.tracks.prepare import prepare
-from turnout.tracks.track import Track
+from turnout.running.tracks.first_values import FILE as FIRST_VALUES
+from turnout.running.tracks.first_values import read_first_values
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.track import Track
+from turnout.tasks import metric_infos
 
-CHECKPOINT_PART = 0.1  # of the time at most is spent on checkpoints: a large state is written less often
-DELETE = "delete it to go on; sums may then round differently"
+CHECKPOINT_PART = 0.1  # at most this share of the time: a large state is written less often
+DELETE = "delete it to continue; sums may then round differently"
 CHECKPOINT_SECONDS = float(os.environ.get("TURNOUT_CHECKPOINT_SECONDS", "5"))
 
 
 @dataclass(frozen=True)
 class FinishedRound:
-    """A round that has ended: its record, and what was measured after it."""
+    """A finished round.
+
+    record      what happened
+    evaluation  what was measured after it
+    stopped     the stop rule that ends the run with this round, in words
+    run         the run's name
+    """
 
     record: RoundRecord
     evaluation: Evaluation | None
-    stopped: str | None = None  # why the run ends with this round, if it is not the last one asked for
-    run: str = ""  # the run's name, as whoever drives it calls it
+    stopped: str | None = None
+    run: str = ""
 
 
 def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
     """Run an experiment in its folder, or resume it, and yield each round."""
     with Records.open(folder / "records.sqlite") as records:
-        _write_environment(track, folder)
-        first, state, client_files = _restore(track, folder)
-        _refuse_gap(records, first, folder)
+        if not (folder / "environment.json").exists():
+            versions = {"turnout": __version__, "python": platform.python_version(), "torch": torch.__version__}
+            about = {"run": secrets.token_hex(8)} | versions | {"platform": platform.platform()}
+            write_json(folder / "environment.json", about | track.runtime.describe())
+        found = read_state(track, folder)
+        if found is None:
+            track.runtime.load(run_id(folder), folder / "clients", [])
+            first, state, client_files = 0, track.begin(), list[str]()
+        else:
+            first, state, client_files = found.round + 1, track.unpack(found.state), found.client_files
         if first:
+            last = records.last_round()
+            if last is None or last < first - 1:  # records are written before checkpoints: the file was altered
+                raise UserError(
+                    f"{folder / 'records.sqlite'} lacks rounds that {folder / NAME} has seen (it ends with "
+                    f"{'none' if last is None else f'round {last}'}, not round {first - 1}): restore it, or delete "
+                    "the checkpoint to start that run over"
+                )
             records.check()
         records.cut(first - 1 if first else -2)
         records.describe(metric_infos(track.experiment.task))
@@ -81,37 +99,48 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
             end_now(records)
             export_turnout(records, folder / "turnout.csv", track.names)
             export_events(records, folder / "events.csv", track.names)
-            track.data().write(folder)  # with those who have enrolled by now
-            track.close()
+            track.data().write(folder)  # with the clients that have enrolled since
+            track.runtime.close()
 
 
 def _rounds(
     track: Track, state: Any, first: int, records: Records, checkpoints: _Checkpoints
 ) -> Iterator[FinishedRound]:
-    """The rounds that are left, each recorded, and now and then in a checkpoint, before it is yielded."""
+    """The remaining rounds; each is recorded, and some are checkpointed, before it is yielded."""
     experiment = track.experiment
     progress = Progress.from_records(records, experiment)
     stopped = reason_to_stop(experiment, progress) if first else None
-    bell = Bell(partial(keep_now, records))
+    publisher = Publisher(partial(keep_now, records))
     for t in range(first, experiment.rounds):
         if stopped:
             return
-        state, step = _one_round(track, state, t, bell)
+        start = time.perf_counter()
+        with stage("weights"), publisher.active():
+            state, record = track.round(state, t)
+        step = FinishedRound(replace(record, seconds=time.perf_counter() - start), None)
+        if (t + 1) % experiment.evaluate.every == 0:
+            step = _measured(track, state, step)
         progress = progress.after(step.record, step.evaluation, experiment)
         stopped = reason_to_stop(experiment, progress)
         last = stopped is not None or t == experiment.rounds - 1
         if last and step.evaluation is None:
             step = _measured(track, state, step)
         records.add_round(step.record, step.evaluation)
-        _refuse_nan(step)
+        values = step.evaluation.values if step.evaluation else {}
+        loss = values.get("global_loss", values.get("personal_loss"))
+        if loss is not None and loss != loss:
+            raise UserError(
+                f"the model's test loss is not finite after round {t}: training has diverged. Its records are kept; "
+                "lower algorithm.local.optimizer.lr or algorithm.server.lr"
+            )
         if last or checkpoints.due():
-            # A round that was cut has left no trace but its record; with more simulated hours it is played again.
+            # A round that was cut has changed only its record; with more simulated hours it runs again.
             checkpoints.write(state, t - 1 if step.record.skipped == CUT else t)
         yield replace(step, stopped=stopped)
 
 
 class _Checkpoints:
-    """Writes the checkpoints of a run; `client_files` are the files with clients' rows that the last one lists."""
+    """Writes the checkpoints of a run; `client_files`: the files with clients' rows that the last one lists."""
 
     def __init__(self, track: Track, folder: Path, records: Records, client_files: list[str]):
         self.track, self.folder, self.records, self.client_files = track, folder, records, client_files
@@ -121,39 +150,23 @@ class _Checkpoints:
         return time.monotonic() > self._next
 
     def write(self, state: Any, t: int) -> None:
-        """Records first, then clients' rows, then the checkpoint that lists their files; unlisted files are deleted."""
+        """Write records, then clients' rows, then the checkpoint that lists their files; delete unlisted files."""
         start, clients = time.monotonic(), self.folder / "clients"
         self.records.sync()
-        self.client_files = self.track.save_clients(clients, f"{t:07d}", self.client_files)
+        self.client_files = self.track.runtime.save(clients, f"{t:07d}", self.client_files)
         checkpoint = Checkpoint(t, self.track.pack(state), self.track.fingerprint, self.client_files)
         write_checkpoint(self.folder / NAME, checkpoint)
-        self.track.durable(t)
+        self.track.runtime.durable(t)
         for path in clients.glob("*.safetensors"):
             if path.name not in self.client_files:
                 path.unlink()
-        self._next = time.monotonic() + pause_after(time.monotonic() - start)
-
-
-def pause_after(seconds: float) -> float:
-    """The seconds until the next checkpoint, after one that took so long; 0 to have one after every round.
-
-    >>> pause_after(0.01), pause_after(2.0)
-    (5.0, 18.0)
-    """
-    return max(CHECKPOINT_SECONDS, seconds * (1 / CHECKPOINT_PART - 1)) if CHECKPOINT_SECONDS else 0.0
-
-
-def _one_round(track: Track, state: Any, t: int, bell: Bell) -> tuple[Any, FinishedRound]:
-    start = time.perf_counter()
-    with stage("weights"), bell.heard():
-        state, record = track.round(state, t)
-    step = FinishedRound(replace(record, seconds=time.perf_counter() - start), None)
-    due = (t + 1) % track.experiment.evaluate.every == 0
-    return state, _measured(track, state, step) if due else step
+        now = time.monotonic()
+        pause = max(CHECKPOINT_SECONDS, (now - start) * (1 / CHECKPOINT_PART - 1))
+        self._next = now + (pause if CHECKPOINT_SECONDS else 0.0)  # 0: a checkpoint after every round
 
 
 def _measured(track: Track, state: Any, step: FinishedRound) -> FinishedRound:
-    """The round with its evaluation, which is a part of its time."""
+    """The round with its evaluation, whose time counts too."""
     start = time.perf_counter()
     found = _evaluated(track, state, step.record.round)
     seconds = step.record.seconds + time.perf_counter() - start
@@ -165,40 +178,10 @@ def _evaluated(track: Track, state: Any, t: int) -> Evaluation:
         return track.evaluate(state, t)
 
 
-def _refuse_nan(step: FinishedRound) -> None:
-    values = step.evaluation.values if step.evaluation else {}
-    loss = values.get("global_loss", values.get("personal_loss"))
-    if loss is not None and loss != loss:
-        raise Mistake(
-            f"the model's test loss is not a number after round {step.record.round}: training has diverged. Its "
-            "records are kept; lower algorithm.local.optimizer.lr or algorithm.server.lr"
-        )
-
-
-def _refuse_gap(records: Records, first: int, folder: Path) -> None:
-    """Records precede checkpoints; a gap means the file was altered."""
-    last = records.last_round()
-    if first and (last is None or last < first - 1):
-        raise Mistake(
-            f"{folder / 'records.sqlite'} lacks rounds that {folder / NAME} has seen (it ends with "
-            f"{'none' if last is None else f'round {last}'}, not round {first - 1}): restore it, or delete the "
-            "checkpoint to start that run over"
-        )
-
-
-def _restore(track: Track, folder: Path) -> tuple[int, Any, list[str]]:
-    """The next round to run, the state and the list of client files: those of the checkpoint, or of a new run."""
-    found = read_state(track, folder)
-    if found is None:
-        track.load_clients(run_id(folder), folder / "clients", [])
-        return 0, track.begin(), []
-    return found.round + 1, track.unpack(found.state), found.client_files
-
-
 def read_state(track: Track, folder: Path, mark: str | None = None) -> Checkpoint | None:
     """Read the checkpoint of a run folder and load the clients' rows into the track; None without a checkpoint.
 
-    `mark`: the fingerprint it must have, if not the track's own (one that was rebuilt without its data).
+    `mark`: the fingerprint it must have, if not the track's own (which was rebuilt without its data).
     """
     path = folder / NAME
     if not path.exists():
@@ -207,31 +190,21 @@ def read_state(track: Track, folder: Path, mark: str | None = None) -> Checkpoin
         begun.refuse_other(track.first, folder)
     found = read_checkpoint(path, mark or track.fingerprint, track.pack(track.begin()))
     try:
-        track.load_clients(run_id(folder), folder / "clients", found.client_files)
-    except (*UNREADABLE, Mistake) as error:
+        track.runtime.load(run_id(folder), folder / "clients", found.client_files)
+    except (*UNREADABLE, UserError) as error:
         why = start_over(folder)
-        raise Mistake(f"the clients' rows in {folder / 'clients'} are damaged ({error}): {why}") from error
+        raise UserError(f"the clients' rows in {folder / 'clients'} are damaged ({error}): {why}") from error
     return found
 
 
-def _write_environment(track: Track, folder: Path) -> None:
-    """What a result depends on beyond the experiment: versions, device, chunk size and thread count."""
-    path = folder / "environment.json"
-    if path.exists():
-        return
-    versions = {"turnout": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    about = {"run": secrets.token_hex(8)} | versions | {"platform": platform.platform()} | track.about()
-    write_json(path, about)
-
-
 def run_id(folder: Path) -> str:
-    """What tells this run from all others: drawn when it was begun; "" for one that is older than that."""
+    """The random identity of a run, drawn when it began; "" for a run of an older version."""
     path = folder / "environment.json"
     return str(read_json(path, DELETE).get("run", "")) if path.exists() else ""
 
 
 def as_before(experiment: Experiment, folder: Path) -> Experiment:
-    """The experiment with the chunk and thread count that its folder was begun with, so that sums are rounded alike."""
+    """The experiment with the chunk and thread count its folder began with, so that sums round alike."""
     path, runtime = folder / "environment.json", experiment.runtime
     if not path.exists():
         return experiment
@@ -244,30 +217,27 @@ def as_before(experiment: Experiment, folder: Path) -> Experiment:
 
 
 def _refuse_other_engine(track: Track, folder: Path, allowed: bool) -> None:
-    """A run goes on with the engine it was begun with: another one rounds differently, and so would its results.
-
-    Where that is allowed, the folder says from now on what the run goes on with, and what it had before.
-    """
+    """Refuse another engine than the run began with: it rounds differently, and so would the results."""
     path = folder / "environment.json"
     if not path.exists():
         return
-    before, now = read_json(path, DELETE), track.about()
+    before, now = read_json(path, DELETE), track.runtime.describe()
     was, here = ((about.get("engine"), str(about.get("device")).partition(":")[0]) for about in (before, now))
     if was == here:
         return
     if not allowed:
         why = f" ({missing})" if was[0] == "native" and (missing := trouble()) else ""
-        raise Mistake(
-            f"{folder} was begun with the {was[0]} engine on {was[1]}, and here it would go on with the {here[0]} "
-            f"engine on {here[1]}{why}, which rounds differently: go on where it was begun, or allow it with "
-            "--other-engine (Python: other_engine=True)"
+        raise UserError(
+            f"{folder} began with the {was[0]} engine on {was[1]}, and would resume here with the {here[0]} engine on "
+            f"{here[1]}{why}, which rounds differently: resume it where it began, or allow this with --other-engine "
+            "(Python: other_engine=True)"
         )
     write_json(path, before | now | {"engines before": [*before.get("engines before", []), list(was)]})
 
 
 def _prepared(experiment: Experiment, data_dir: Path | None) -> Track:
     prepared = prepare(experiment, data_dir)
-    give_back_freed_memory()  # of reading the data, before it is seen whether the rest fits
+    give_back_freed_memory()  # of reading the data, before checking that the rest fits
     return prepared
 
 
@@ -279,10 +249,7 @@ def begin(
     overwrite: bool = False,
     other_engine: bool = False,
 ) -> Track:
-    """Begin a run in a folder that this process holds, or with `resume` go on with it: its experiment, prepared.
-
-    With `overwrite` the run in the folder is deleted, once the new one is known to be able to begin.
-    """
+    """Begin or resume a run in a folder that this process holds; returns its track."""
     if overwrite and contents(folder):
         refuse_to_delete(folder)
         metric_of(experiment)
@@ -291,13 +258,13 @@ def begin(
         write_whole(folder / "experiment.toml", text_with_checksum(to_toml(experiment)))
         return prepared
     refuse_full(folder, resume)
-    for left in [*folder.glob("*.new"), *folder.glob("clients/*.new")]:  # of a process that was killed while writing
+    for left in [*folder.glob("*.new"), *folder.glob("clients/*.new")]:  # a process was killed while writing them
         left.unlink(missing_ok=True)
     settings = folder / "experiment.toml"
     renewed = check_same(settings, experiment) if settings.exists() else None
     if settings.exists():
         experiment = as_before(experiment, folder)
-    metric_of(experiment)  # raises a mistake if the stop rules' metric is misspelt
+    metric_of(experiment)  # refuses a misspelt metric of the stop rules
     prepared = _prepared(experiment, data_dir)
     if settings.exists():
         _refuse_other_engine(prepared, folder, other_engine)

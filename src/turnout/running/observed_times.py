@@ -1,63 +1,72 @@
-"""A run's recorded times as devices: what `--devices FILE` of `turnout fleet` and `turnout export` writes.
+"""Measured devices: a run's recorded times as devices (`--devices FILE`), and this machine's own training speed.
 
 A deployment records each reply's `reply_seconds` and `training_seconds`; a simulated run its download, training and
-upload apart. Either becomes the CSV that `world.devices = {kind = "device-file", path = ...}` reads.
+upload separately. Either becomes the CSV that `world.devices = {kind = "device-file", path = ...}` reads.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import numpy as np
+import torch
 
-from turnout.errors import Mistake
+from turnout.context import Context
+from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.records.records import Records
-from turnout.records.schema import Column
+from turnout.running.records.records import Records
+from turnout.running.records.schema import Column
 from turnout.running.result import Run, open_one
-from turnout.world.devices.device_file import write_devices
-from turnout.world.devices.observed import Observation, ObservedDevices, devices_of
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.weights import Weights
+from turnout.runtimes.inprocess import InProcessRuntime
+from turnout.server.cohort import cohort_of
+from turnout.server.downloads import make_download
+from turnout.settings import InProcess
+from turnout.world.devices.device_file import Observation, ObservedDevices, devices_of, write_devices
 
 WHOLE, TRAINING = "reply_seconds", "training_seconds"  # of real devices
 APART = ("download_time", "train_time", "upload_time")  # of simulated ones
 
 
 def write_observed_devices(run: Run | str | Path, path: str | Path) -> ObservedDevices:
-    """Write the devices that a run's times make; what they are, for who wants to say so."""
+    """Write the devices that a run's times give, and return them."""
     opened = run if isinstance(run, Run) else open_one(run)
-    found = observed_devices(opened)
+    with opened.records() as records:
+        found = devices_of(observations(records, opened.experiment, opened.data().names))
     write_devices(path, found.rows)
     return found
 
 
-def observed_devices(run: Run) -> ObservedDevices:
-    """One device a client of a run."""
-    names = run.data().names
-    with run.records() as records:
-        return devices_of(observations(records, run.experiment, names))
-
-
 def observations(records: Records, experiment: Experiment, names: tuple[str, ...] | None) -> Iterator[Observation]:
-    """What each client took in each round in which its reply was used."""
+    """The times of each client in each round in which its reply was used."""
     columns = records.clients()
     simulated = APART[0] in columns
     if not simulated and not {WHOLE, TRAINING} <= columns.keys():
-        raise Mistake(
+        raise UserError(
             f"{records.path} has no times of clients: only a deployment records them (reply_seconds, "
             "training_seconds), and a run with world.devices"
         )
     column = {name: _floats(columns, name) for name in ("work", "examples", "bytes_up", "bytes_down")}
+    local = experiment.algorithm.local
     parts = [_floats(columns, name) for name in (APART if simulated else (WHOLE, TRAINING))]
-    tiers = _tiers(records)
+    recorded = records.rounds().get("tiers")
+    texts = [] if recorded is None else [words for words in recorded.tolist() if isinstance(words, str)]
+    tiers = tuple(texts[0].split()) if texts else ()
     for i, client in enumerate(columns["client"].tolist()):
         took = [float(part[i]) for part in parts]
         if not (column["work"][i] > 0 and all(np.isfinite(took)) and np.isfinite(column["bytes_up"][i])):
             continue
         down, train, up = took if simulated else (None, took[1], None)
+        examples = float(column["examples"][i])
+        batches = max(1.0, np.ceil(examples / local.batch_size))  # of a pass; the last one is smaller
+        full = examples * local.full_work if local.steps is None else examples * local.steps / batches
         yield Observation(
             client=names[client] if names else str(client),
-            samples=float(column["work"][i]) * _full_samples(experiment, float(column["examples"][i])),
+            samples=float(column["work"][i]) * full,
             bytes_down=float(column["bytes_down"][i]),
             bytes_up=float(column["bytes_up"][i]),
             train_seconds=train or 0.0,
@@ -68,20 +77,27 @@ def observations(records: Records, experiment: Experiment, names: tuple[str, ...
         )
 
 
-def _full_samples(experiment: Experiment, examples: float) -> float:
-    """Samples that complete work uses: epochs over all of them, or so many batches (the last of a pass is smaller)."""
-    local = experiment.algorithm.local
-    if local.steps is None:
-        return examples * local.full_work
-    per_pass = max(1.0, np.ceil(examples / local.batch_size))
-    return examples * local.steps / per_pass
-
-
 def _floats(columns: dict[str, Column], name: str) -> Column:
     return columns[name].astype(np.float64) if name in columns else np.full(len(columns["client"]), np.nan)
 
 
-def _tiers(records: Records) -> tuple[str, ...]:
-    said = records.rounds().get("tiers")
-    first = next((words for words in said.tolist() if isinstance(words, str)), "") if said is not None else ""
-    return tuple(first.split())
+def samples_per_second(experiment: Experiment, seconds: float = 3.0) -> float:
+    """The median over rounds of the client with the most samples (among the first hundred), alone on one thread."""
+    settings = {"runtime": InProcess(device="cpu", threads=1), "world.devices": None}
+    track = prepare(experiment.but(**settings))
+    if not isinstance(track, Weights) or not isinstance(track.runtime, InProcessRuntime):
+        raise UserError("training speed needs a model whose weights are federated: name such a recipe or file")
+    ids = torch.arange(min(track.clients, 100))
+    examples_I = track.runtime.examples(ids)
+    alone = ids[examples_I.argmax()].unsqueeze(0)
+    local, examples, runtime = experiment.algorithm.local, int(examples_I.max()), track.runtime
+    samples = examples * local.full_work if local.steps is None else local.steps * min(local.batch_size, examples)
+    ctx = Context(track.algorithm, runtime, experiment.seed)
+    cohort = cohort_of(alone, torch.ones(1, dtype=torch.bool), track.server, ctx)
+    download = make_download(track.server, cohort, 0, ctx)
+    speeds, until = list[float](), time.monotonic() + seconds
+    while len(speeds) < 3 or time.monotonic() < until:
+        began = time.perf_counter()
+        runtime.simulation.would_send(alone, download)
+        speeds.append(samples / (time.perf_counter() - began))
+    return median(speeds[1:])  # the first one warms up

@@ -1,6 +1,7 @@
 """Which runs are made together and where: variants times seeds, listed in the folder's `runs.json`.
 
-Several runs are a folder of run folders, `variant/seed-N`; a single run needs no subfolder.
+Several runs are a folder of run folders, `variant/seed-N`; a single run needs no subfolder. `named`, `tracked_by` and
+`seeds_of` read the arguments of `to.run`.
 """
 
 from __future__ import annotations
@@ -9,26 +10,37 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from turnout.config.read import check_same, to_toml
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
+from turnout.machine.checksums import text_with_checksum, write_json
 from turnout.machine.files import write_whole
-from turnout.machine.script import script_left_alone
-from turnout.machine.sealed import text_with_checksum
-from turnout.machine.threads import cores
-from turnout.records.run_list import ListedRun, read_run_list, write_run_list
-from turnout.running.folder import file_name
+from turnout.machine.threads import script_left_alone
+from turnout.running.config.read import to_toml
+from turnout.running.config.run_file import check_same
+from turnout.running.folder import file_name, unused_name
+from turnout.running.records.finding import NAME, read_run_list
+
+Several = Sequence[Experiment] | Mapping[str, Experiment]
+Given = Experiment | Several
+Seeds = int | Sequence[int]
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of several."""
+    """One run of several.
+
+    variant     the name of its experiment
+    seed        its seed
+    experiment  its settings
+    path        its folder, below the common folder
+    """
 
     variant: str
     seed: int
     experiment: Experiment
-    path: str  # below the common folder
+    path: str
 
     @property
     def name(self) -> str:
@@ -37,7 +49,12 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What will run, and in which folder."""
+    """Runs to make.
+
+    title  their common title
+    runs   in the order to make them
+    out    their folder
+    """
 
     title: str
     runs: Sequence[PlannedRun]
@@ -50,87 +67,122 @@ class RunPlan:
 
 
 def planned_runs(variants: Mapping[str, Experiment], seeds: Sequence[int] | None = None) -> list[PlannedRun]:
-    """Every variant with every seed; without seeds, each once with its own."""
+    """Every variant with every seed; without seeds, each variant once with its own.
+
+    >>> [run.path for run in planned_runs({"a b": Experiment(), "a/b": Experiment()})]
+    ['a_b/seed-0', 'a_b-2/seed-0']
+    """
     if seeds is None:
         listed = list(variants.items())
     else:
         listed = [(name, experiment.but(seed=seed)) for seed in seeds for name, experiment in variants.items()]
     if len(listed) == 1:
         return [PlannedRun(name, e.seed, e, ".") for name, e in listed]
-    folders = _folders(variants)
+    folders: dict[str, str] = {}
+    for name in variants:  # names that would give the same folder are numbered
+        folders[name] = unused_name(file_name(name), set(folders.values()).__contains__)
     return [PlannedRun(name, e.seed, e, f"{folders[name]}/seed-{e.seed}") for name, e in listed]
-
-
-def _folders(names: Mapping[str, object]) -> dict[str, str]:
-    """A folder for each variant; names that would share one are numbered.
-
-    >>> _folders({"a b": 0, "a/b": 0})
-    {'a b': 'a_b', 'a/b': 'a_b-2'}
-    """
-    found: dict[str, str] = {}
-    for name in names:
-        base = folder = file_name(name)
-        number = 2
-        while folder in found.values():
-            folder, number = f"{base}-{number}", number + 1
-        found[name] = folder
-    return found
 
 
 def check_folder(plan: RunPlan) -> None:
     """Refuse to mix one run and several in a folder."""
     out, runs = plan.out, len(plan.runs)
     if runs > 1 and (out / "experiment.toml").exists():
-        raise Mistake(f"{out} holds a single run, and this would be {runs}: choose another --out folder")
+        raise UserError(f"{out} holds a single run, and this would be {runs}: choose another --out folder")
     if runs == 1 and (out / "runs.json").exists():
-        raise Mistake(f"{out} holds several runs, and this would be one: choose another --out folder")
+        raise UserError(f"{out} holds several runs, and this would be one: choose another --out folder")
 
 
 def write_plan(plan: RunPlan) -> None:
     """Write the list of runs and their experiments, so that all can be resumed from the folder alone."""
-    refuse_to_drop(plan)
+    if lost := other_runs(plan):  # table and report show the listed runs only
+        raise UserError(
+            f"{plan.out} also holds {', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''}: include all of its "
+            "runs (and more if you like), or choose another --out folder"
+        )
     for run in plan.runs:
         path = plan.out / run.path / "experiment.toml"
         text = check_same(path, run.experiment) if path.exists() else to_toml(run.experiment)
         if text is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text_with_checksum(text))
-    write_run_list(plan.out, plan.title, [ListedRun(run.variant, run.seed, run.path) for run in plan.runs])
+    listed = [{"variant": run.variant, "seed": run.seed, "path": run.path} for run in plan.runs]
+    write_json(plan.out / NAME, {"title": plan.title, "runs": listed})
 
 
 def other_runs(plan: RunPlan) -> list[str]:
-    """Runs that a folder holds beside those of a plan: listed in it, or begun before the list was written."""
+    """Runs in a folder that are not in a plan: listed there, or begun before the list was written."""
     paths = {run.path for run in plan.runs}
     try:
         listed = read_run_list(plan.out).runs
         return [f"{run.variant} seed {run.seed}" for run in listed if run.path not in paths]
-    except (OSError, Mistake):  # a new folder, or a damaged list that is written anew
+    except (OSError, UserError):  # a new folder, or a damaged list, which will be rewritten
         files = sorted(plan.out.glob("*/seed-*/experiment.toml"))
         begun = {str(path.parent.relative_to(plan.out)): path.parent for path in files}
         return [f"{path.parent.name} {path.name}" for name, path in begun.items() if name not in paths]
 
 
-def refuse_to_drop(plan: RunPlan) -> None:
-    """The table and the report show the runs that are listed, so none that was listed before may be missing now."""
-    if lost := other_runs(plan):
-        raise Mistake(
-            f"{plan.out} also holds {', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''}: ask for all of its "
-            "runs (and more if you like), or choose another --out folder"
-        )
-
-
-def jobs_for(runs: Sequence[PlannedRun]) -> int:
-    """How many runs side by side: one a core, but one at a time on a GPU or if an experiment cannot be pickled."""
-    if len(runs) == 1 or not all(run.experiment.runtime.shares_the_machine for run in runs):
-        return 1
-    return min(cores(), len(runs)) if can_travel(runs) else 1
-
-
 def can_travel(runs: Sequence[PlannedRun]) -> bool:
-    """Whether other processes can be given these experiments: nothing in them is the script's own."""
+    """Whether other processes can load these experiments: nothing in them belongs to the script itself."""
     try:
         with script_left_alone():
             pickle.dumps([run.experiment for run in runs])
     except (pickle.PicklingError, AttributeError, TypeError):
         return False
     return True
+
+
+def named(given: Any) -> dict[str, Experiment]:
+    """Experiments by name: a dict's own, else their titles, else their numbers."""
+    if isinstance(given, Experiment):
+        return {given.title or "run": given}
+    if isinstance(given, Mapping):
+        found = {str(name): experiment for name, experiment in given.items()}
+    elif isinstance(given, Sequence) and not isinstance(given, str):
+        found = {}
+        for i, experiment in enumerate(given, 1):
+            name = getattr(experiment, "title", "") or f"experiment {i}"
+            if name in found:
+                raise UserError(f"two experiments have the title {name!r}: give a dict, {{name: experiment}}")
+            found[name] = experiment
+    else:
+        what = f"the {type(given).__name__} {given!r}"
+        raise UserError(f"to.run was given {what}: give an Experiment (recipes are for `turnout run NAME`), or several")
+    if not found:
+        raise UserError("to.run was given no experiment: give one, a list of them, or a dict by name")
+    for name, experiment in found.items():
+        if not isinstance(experiment, Experiment):
+            raise UserError(f"{name!r} is the {type(experiment).__name__} {experiment!r}: give an Experiment")
+    return found
+
+
+def tracked_by(variants: Mapping[str, Experiment], trackers: Sequence[str]) -> dict[str, Experiment]:
+    """The experiments with these trackers added; they are settings, so that a resumed run keeps them."""
+    found = {}
+    for name, experiment in variants.items():
+        listed = tuple(dict.fromkeys([*experiment.track, *trackers]))
+        found[name] = experiment.but(track=listed) if trackers else experiment
+    return found
+
+
+def seeds_of(variants: Mapping[str, Experiment], seeds: Any) -> Sequence[int] | None:
+    """The seeds that every experiment is repeated with; None if each runs once with its own.
+
+    >>> seeds_of({"a": Experiment(seed=3)}, 2), seeds_of({"a": Experiment()}, None)
+    ([3, 4], None)
+    """
+    if seeds is None:
+        return None
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        own = {experiment.seed for experiment in variants.values()}
+        if seeds < 1:
+            raise UserError(f"seeds={seeds}: give at least 1")
+        if len(own) > 1:
+            raise UserError(f"the experiments have different seeds of their own ({sorted(own)}): give seeds as a list")
+        first = own.pop()
+        return list(range(first, first + seeds))
+    if isinstance(seeds, str) or not all(isinstance(seed, int) for seed in seeds) or not seeds:
+        raise UserError(f"seeds is a number of seeds, or a list of them, not {seeds!r}")
+    if twice := [seed for i, seed in enumerate(seeds) if seed in seeds[:i]]:
+        raise UserError(f"the seed {twice[0]} is given twice")
+    return list(seeds)

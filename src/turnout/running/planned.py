@@ -1,50 +1,53 @@
-"""A plan of several runs, one after another or side by side: run, gone on with, or read as far as it got."""
+"""A plan of several runs, one after another or side by side: run it, resume it, or read what has ended of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from turnout.config.check import check_settings
-from turnout.config.read import check_same
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.machine.threads import cores
-from turnout.running.display import Display, Failed, Message
-from turnout.running.folder import held, kept_if_used, refuse_full
-from turnout.running.messages import Place, in_order
-from turnout.running.plan import PlannedRun, RunPlan, can_travel, check_folder, jobs_for, write_plan
-from turnout.running.reported import reported, say_warnings
+from turnout.running.config.run_file import check_same, check_settings
+from turnout.running.display import Display, Failed
+from turnout.running.folder import delete_run, held, kept_if_used, refuse_full, refuse_to_delete
+from turnout.running.messages import RunPlace, in_order
+from turnout.running.plan import PlannedRun, RunPlan, can_travel, check_folder, write_plan
+from turnout.running.reported import NO_HOOKS, Hooks, reported, say_warnings
 from turnout.running.result import Run, RunName
 from turnout.running.side_by_side import side_by_side
 from turnout.running.state import is_complete, state_of
-from turnout.running.tracking import NOBODY, Listeners, check_trackers
-from turnout.running.used import delete_run, refuse_to_delete
-from turnout.runtimes.keeping import KEPT
+from turnout.runtimes.crew import KEPT
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The runs that ended well, and those that failed on the way."""
+    """The outcome of a plan.
+
+    runs    finished runs, by variant and seed
+    failed  the others
+    """
 
     runs: dict[RunName, Run]
     failed: list[Failed]
 
 
-def finished_runs(plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome:
-    """Run or go on with a plan, and go without the runs that fail once begun; one that cannot begin is a mistake."""
-    failed = run_planned(plan, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir)
+def finished_runs(
+    plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None, hooks: Hooks = NO_HOOKS
+) -> Outcome:
+    """Run or resume a plan; runs that fail once begun are left out, a run that cannot begin is an error."""
+    failed = run_planned(plan, jobs=jobs, resume=True, quiet=quiet, data_dir=data_dir, hooks=hooks)
     refused = [failure for failure in failed if not failure.began]
     if refused or len(failed) == len(plan.runs):
-        raise Mistake(explained(refused or failed, len(plan.runs)))
+        raise UserError(explained(refused or failed, len(plan.runs)))
     if not quiet:
         say_warnings(plan.out)
     return Outcome(those_that_ended(plan, failed, data_dir), failed)
 
 
 def ended_runs(plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome:
-    """What has ended of a plan that was begun, as it lies in the folder; nothing is trained. As `finished_runs`."""
+    """The finished runs of a plan, read from its folder; nothing is trained. As `finished_runs`."""
     failed = []
     for planned in plan.runs:
         folder = plan.out / planned.path
@@ -79,44 +82,48 @@ def run_planned(
     quiet: bool = False,
     data_dir: Path | None = None,
     profile: bool = False,
-    listeners: Listeners = NOBODY,
     other_engine: bool = False,
+    hooks: Hooks = NO_HOOKS,
 ) -> list[Failed]:
-    """Run them all, and say which failed; the folder can be resumed and reported on as a whole.
+    """Run a plan, and return the runs that failed; the folder can be resumed and reported on as a whole.
 
-    Of several runs those that have ended are taken as they are: nothing is prepared or asked of the engine for them.
-
-    With `overwrite` what is in the folder is deleted, once the settings of all are known to be right.
+    Of several runs, those that have ended are not prepared again, unless a tracker or callback needs their rounds.
     """
+    several = len(plan.runs) > 1
     if overwrite:
         refuse_to_delete(plan.out)
     else:
         _refuse(plan, resume)
     for planned in plan.runs:
         check_settings(planned.experiment)
-    check_trackers(list(dict.fromkeys(t for planned in plan.runs for t in planned.experiment.track)))
-    places = Place(
-        "", plan.out, data_dir, profile=profile, overwrite=overwrite and len(plan.runs) == 1, group=plan.title,
-        listeners=listeners, other_engine=other_engine,
+    for name in dict.fromkeys(t for planned in plan.runs for t in planned.experiment.track):
+        hooks.make_tracker(name)  # refuses one that is not known or not installed before the work begins
+    left = plan
+    if resume and several and not hooks.listens:
+        left = replace(plan, runs=[
+            run for run in plan.runs if run.experiment.track or not is_complete(plan.out / run.path, run.experiment)
+        ])  # fmt: skip
+    jobs = jobs_at_a_time(left.runs, jobs, hooks)
+    place = RunPlace(
+        "", plan.out, data_dir, threads=max(1, cores() // jobs) if jobs > 1 else None, side_by_side=jobs,
+        profile=profile, overwrite=overwrite and not several, group=plan.title, other_engine=other_engine,
+        hooks=replace(hooks, on_end=(), table=None),  # which may not be picklable
     )  # fmt: skip
-    left = replace(plan, runs=[run for run in plan.runs if not (resume and _has_ended(plan, run, listeners))])
-    jobs = _side_by_side(left, jobs, listeners)
-    if overwrite and len(plan.runs) > 1:
-        delete_run(plan.out)  # a single one is deleted when the new one is known to be able to begin (loop.begin)
+    work = [(run.experiment, replace(place, name=run.name, folder=plan.out / run.path)) for run in left.runs]
+    if overwrite and several:
+        delete_run(plan.out)  # a single one is deleted once the new one can begin (loop.begin)
     failed: list[Failed] = []
     rounds, ended = sum(planned.experiment.rounds for planned in left.runs), len(plan.runs) - len(left.runs)
     display = Display(rounds, quiet, len(plan.runs), ended)
-    with kept_if_used(plan.out), reported(plan.out), _group_held(plan, resume), KEPT.held(), display:
-        for message in _messages(left, jobs, places):
-            display.show(message)
-            failed += [message] if isinstance(message, Failed) else []
+    with kept_if_used(plan.out), reported(plan.out, hooks), held(plan.out) if several else nullcontext():
+        if several:  # a single run holds its folder itself
+            _refuse(plan, resume)  # another command may have begun here since
+            write_plan(plan)
+        with KEPT.held(), display:
+            for message in in_order(work) if jobs == 1 else side_by_side(work, jobs):
+                display.show(message)
+                failed += [message] if isinstance(message, Failed) else []
     return failed
-
-
-def _has_ended(plan: RunPlan, planned: PlannedRun, listeners: Listeners) -> bool:
-    """Whether nothing is left of a run, not even somebody to tell of it."""
-    unheard = listeners == NOBODY and not planned.experiment.track
-    return unheard and len(plan.runs) > 1 and is_complete(plan.out / planned.path, planned.experiment)
 
 
 def _refuse(plan: RunPlan, resume: bool) -> None:
@@ -124,20 +131,8 @@ def _refuse(plan: RunPlan, resume: bool) -> None:
     check_folder(plan)
 
 
-@contextmanager
-def _group_held(plan: RunPlan, resume: bool) -> Iterator[None]:
-    """Hold the folder of several runs and write down which they are; a single run holds its folder itself."""
-    if len(plan.runs) == 1:
-        yield
-        return
-    with held(plan.out):
-        _refuse(plan, resume)  # another command may have begun here since
-        write_plan(plan)
-        yield
-
-
 def explained(failed: Sequence[Failed], runs: int) -> str:
-    """Which runs failed and why, each reason once, and no more than a few reasons."""
+    """Which runs failed and why: each reason once, and at most three."""
     reasons: dict[str, list[str]] = {}
     for failure in failed:
         reasons.setdefault(failure.why, []).append(failure.name)
@@ -150,33 +145,23 @@ def explained(failed: Sequence[Failed], runs: int) -> str:
     return f"{len(failed)} of {runs} runs failed. " + "; ".join(words[:3]) + more
 
 
-def _side_by_side(plan: RunPlan, jobs: int | None, listeners: Listeners) -> int:
-    """How many runs at a time; who listens in this process hears of one after another."""
-    if listeners != NOBODY:
+def jobs_at_a_time(runs: Sequence[PlannedRun], jobs: int | None, hooks: Hooks) -> int:
+    """How many runs at a time: one per core, but one on a GPU, if an experiment cannot be pickled, or if an object of
+    this process receives the rounds."""
+    if hooks.listens:
         if jobs is not None and jobs > 1:
-            raise Mistake(
+            raise UserError(
                 f"{jobs} runs side by side are processes of their own, and on_round and trackers of your own are in "
                 "this one: leave jobs out, or name the tracker by its path, package.module:Name"
             )
         return 1
     if jobs is None:
-        return jobs_for(plan.runs)
-    jobs = min(jobs, len(plan.runs))
-    if jobs > 1 and not can_travel(plan.runs):
-        raise Mistake(
+        alone = len(runs) == 1 or not all(run.experiment.runtime.shares_the_machine for run in runs)
+        return 1 if alone or not can_travel(runs) else min(cores(), len(runs))
+    jobs = min(jobs, len(runs))
+    if jobs > 1 and not can_travel(runs):
+        raise UserError(
             f"{jobs} runs side by side are processes of their own, and an experiment has something that these would "
             "not have (a function of the script itself, a lambda): put it into a module, or run one at a time (jobs=1)"
         )
     return jobs
-
-
-def _messages(plan: RunPlan, jobs: int, places: Place) -> Iterator[Message]:
-    threads = max(1, cores() // jobs) if jobs > 1 else None
-    work = [
-        (
-            planned.experiment,
-            replace(places, name=planned.name, folder=plan.out / planned.path, threads=threads, side_by_side=jobs),
-        )
-        for planned in plan.runs
-    ]
-    return in_order(work) if jobs == 1 else side_by_side(work, jobs)

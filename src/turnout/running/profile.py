@@ -1,8 +1,4 @@
-"""Where a run's time goes: seconds by stage of the round (`turnout run --profile`).
-
-The stages are named where their work is done (`with stage("local training")`, machine/clock.py); a profiled run is the
-same run with a stopwatch running.
-"""
+"""Where a run's time goes: seconds by stage of the round (`turnout run --profile`)."""
 
 from __future__ import annotations
 
@@ -13,39 +9,43 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from turnout.machine.clock import Stopwatch
-from turnout.machine.sealed import Damaged, read_json, write_json
+from turnout.machine.checksums import Damaged, read_json, write_json
+from turnout.machine.profiling import Stopwatch
 from turnout.running.loop import FinishedRound, rounds_of
-from turnout.tracks.track import Track
+from turnout.running.tracks.track import Track
 
 FILE = "profile.json"
 THEN = "delete it; --profile measures again"
 
 STAGES = {
-    "membership": "who joins and leaves",
-    "selection": "whom to ask",
-    "mixing": "what each client starts from",
-    "participation": "who turns up",
-    "client state": "what clients keep: read and written back",
-    "client work": "samples, replies, and what is not listed below",
+    "membership": "joining and leaving",
+    "selection": "choosing the cohort",
+    "mixing": "the start of each client",
+    "participation": "drawing the turnout",
+    "client state": "reading and writing clients' state",
+    "client work": "samples, replies, and the rest of the client's half",
     "local training": "gradients, terms and optimizer of every local step",
     "encode": "updates to messages, residuals",
     "decode": "messages to updates",
-    "similarity": "what is learnt of clients from their updates",
-    "substitution": "who stands in for whom",
-    "aggregate": "many updates to one",
+    "similarity": "similarities of clients' updates",
+    "substitution": "shares of absent clients",
+    "aggregate": "updates to one",
     "weights": "shares, weights, means of states, the record of the round",
-    "server step": "what the server makes of the sum",
-    "broadcast": "the change to a message, and who has to fetch what",
-    "terms": "what terms merge on the server",
-    "evaluate": "the global model, and clients' own",
+    "server step": "the server's optimizer",
+    "broadcast": "encoding the change, and what clients must fetch",
+    "terms": "the server's part of terms",
+    "evaluate": "the global model, and clients' own models",
     "records": "records and checkpoints, and the loop around the rounds",
 }
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds by stage over some rounds."""
+    """Seconds by stage.
+
+    rounds   how many rounds were measured
+    seconds  by stage
+    """
 
     rounds: int
     seconds: Mapping[str, float]
@@ -60,18 +60,19 @@ class Profile:
         return sum(self.seconds.values())
 
     def rows(self) -> list[tuple[str, float, float, float]]:
-        """Stage, seconds, share of all, milliseconds a round; in the order of the round."""
-        known = [name for name in STAGES if name in self.seconds]
-        return [
-            (name, s, s / self.total, 1000 * s / max(1, self.rounds)) for name in known if (s := self.seconds[name]) > 0
-        ]
+        """Stage, seconds, share of all, milliseconds per round; in the order of the round."""
+        times = [(name, self.seconds[name]) for name in STAGES if self.seconds.get(name, 0.0) > 0]
+        return [(name, s, s / self.total, 1000 * s / max(1, self.rounds)) for name, s in times]
 
     def write(self, folder: Path) -> None:
         write_json(folder / FILE, {"rounds": self.rounds, "seconds": dict(self.seconds)})
 
 
+NOTHING = Profile(0, {})
+
+
 def profiled_rounds(track: Track, folder: Path) -> Iterator[FinishedRound]:
-    """`rounds_of` with a stopwatch; what it measured is kept in the folder, also of a run that is interrupted."""
+    """`rounds_of` with a stopwatch; writes the measured times into the folder, also if the run is interrupted."""
     watch, rounds = Stopwatch(track.device), 0
     finished = rounds_of(track, folder)
     try:
@@ -87,7 +88,7 @@ def profiled_rounds(track: Track, folder: Path) -> Iterator[FinishedRound]:
 
 
 def read_profile(folder: Path) -> Profile | None:
-    """The profile in a run folder (of the last process that ran there); None if there is none."""
+    """The profile in a run folder (from the last process that ran there); None if there is none."""
     path = folder / FILE
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""What can be had from a run, finished or not: its records, curves, report and trained model; and from several."""
+"""Runs, finished or not: their records, curves, report and trained model; and groups of runs."""
 
 from __future__ import annotations
 
@@ -10,38 +10,60 @@ from typing import Any, NamedTuple, overload
 
 from torch import nn
 
-from turnout.config.dotted import allowing
-from turnout.config.opening import open_table
-from turnout.config.text import read_file
 from turnout.data.description import Description, read_description
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.experiment import Experiment, Stop
 from turnout.machine.optional import optional
 from turnout.machine.terminal import harmless
 from turnout.models import Model
-from turnout.records.records import Records
-from turnout.report.finding import runs_in
-from turnout.report.units import show
-from turnout.running.frames import as_frame, client_columns, round_columns
+from turnout.running.charts.units import show
+from turnout.running.config.dotted import allowing
+from turnout.running.config.read import open_table, read_file
+from turnout.running.records.export import as_frame, client_columns, round_columns
+from turnout.running.records.finding import find_runs, runs_in
+from turnout.running.records.records import Records
+from turnout.running.records.warnings import warnings_of
+from turnout.running.reported import import_view
 from turnout.running.state import state_of
 from turnout.running.stop_rules import Progress, reason_to_stop
+from turnout.running.tracks.prepare import prepare
 from turnout.running.trained import trained_model, trained_weights
-from turnout.tracks.prepare import prepare
 from turnout.types import Tensors
 
 PRINTED = 20  # runs of a group that are printed
 
 
+class InFolder:
+    """Runs in a folder, with their report."""
+
+    folder: Path
+
+    def report(self) -> Path:
+        """Write report.html and return its path."""
+        path: Path = import_view("report.page", "report()").write_report(self.folder)
+        return path
+
+    def _repr_html_(self) -> str:
+        """The output in a notebook: a summary or table of the results, and the curves."""
+        page: str = import_view("report.page", "a notebook's output").runs_html(self.folder)
+        return page
+
+
 @dataclass(frozen=True, repr=False)
-class Run:
-    """A finished (or interrupted) run."""
+class Run(InFolder):
+    """A finished (or interrupted) run.
+
+    folder      its folder
+    experiment  its settings
+    data_dir    the folder of data files
+    """
 
     folder: Path
     experiment: Experiment
     data_dir: Path | None = None
 
     def __repr__(self) -> str:
-        """How it is doing, in a line."""
+        """Its state, in a line."""
         state = state_of(self.folder)
         measured = f", {state.metric} {show(state.value, state.unit)}" if state.value is not None else ""
         return harmless(
@@ -63,29 +85,21 @@ class Run:
         return self.curve(metric)[1][-1]
 
     def rounds(self) -> int:
-        """How many rounds are recorded."""
+        """The number of recorded rounds."""
         with self.records() as records:
             last = records.last_round()
             return 0 if last is None else last + 1
 
     def stopped(self) -> str | None:
-        """Which stop rule ended the run before its last round; None if none did."""
+        """The stop rule that ended the run before its last round; None if none did."""
         with self.records() as records:
             if self.experiment.stop == Stop() or (records.last_round() or 0) + 1 >= self.experiment.rounds:
                 return None
             return reason_to_stop(self.experiment, Progress.from_records(records, self.experiment))
 
     def warnings(self) -> list[str]:
-        """What is odd about the run: that nobody trained, that the loss exploded, that a class is held by nobody."""
-        from turnout.report import find_runs, warnings_of
-
+        """Sentences about likely problems: no client trained, the loss exploded, no client holds a class."""
         return warnings_of(find_runs(self.folder).runs[0])
-
-    def report(self) -> Path:
-        """Write report.html and return its path."""
-        from turnout.report import write_report
-
-        return write_report(self.folder)
 
     def frame(self, clients: bool = False) -> Any:
         """The records as a pandas DataFrame: a row per round, or with `clients` one per client and round.
@@ -97,31 +111,25 @@ class Run:
                 return as_frame(client_columns(records), ["round", "client"])
             return as_frame(round_columns(records), ["round"])
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the numbers in short, and the curves."""
-        from turnout.report import runs_html
-
-        return runs_html(self.folder)
-
     def model(self, client: int | str | None = None, module: Model | None = None) -> nn.Module:
         """The trained model as an ordinary module; for a client (number or name), with its personal parameters.
 
         Without a client, personal parameters have their initial values, or their average if they were shared. Give a
-        `module`, or a function that builds it, where the run's file cannot name the model (a lambda, an object). The
-        data is not needed, unless the folder is of an older version.
+        `module`, or a function that builds it, if the run's file cannot name the model (a lambda, an object). The data
+        is not needed, except for a folder of an older version.
         """
         return trained_model(self.experiment, self.folder, self.data_dir, client, module)
 
     def weights(self, client: int | str | None = None, module: Model | None = None) -> Tensors:
         """The trained parameters and buffers by name, as in `model(client).state_dict()`, without the module.
 
-        Two kinds of runs need the module all the same: one whose frozen values take more than 64 MiB, of which the
-        folder has the hashes only, and one whose clients exchange scores.
+        Two kinds of runs need the module: one whose frozen values take more than 64 MiB (the folder has only their
+        hashes), and one whose clients exchange scores.
         """
         return trained_weights(self.experiment, self.folder, self.data_dir, client, module)
 
     def data(self) -> Description:
-        """What is kept of the data: shapes, labels, names."""
+        """The description of the data: shapes, labels, names."""
         return read_description(self.folder) or prepare(self.experiment, self.data_dir).data()
 
 
@@ -132,37 +140,45 @@ def load_model(
     *,
     allow: Sequence[str] = (),
 ) -> nn.Module:
-    """A run's trained model from its folder alone: neither its data nor the program that ran it is needed.
+    """A run's trained model from its folder alone, without its data and the program that ran it.
 
-    A model of one's own is built again from its dotted path; one that only a program has (a lambda, a module in
+    A user's own model is built again from its dotted path; a model that only a program has (a lambda, a module in
     memory) is given to `to.open_run(folder).model(module=...)`. `allow`: as for `open_run`.
     """
     return open_one(folder, data_dir, allow=allow).model(client)
 
 
 def label_of(folder: Path) -> str | None:
-    """The column that a run on a table was to learn; None where its data was none."""
+    """The label column of a run on a table; None for other data."""
     data = read_file(folder / "experiment.toml").get("world", {}).get("data", {})
     label = data.get("label") if isinstance(data, dict) else None
     return label if isinstance(label, str) else None
 
 
 class RunName(NamedTuple):
-    """Which of several runs: the name of its experiment, and its seed."""
+    """Identifies one of several runs.
+
+    variant  the name of its experiment
+    seed     its seed
+    """
 
     variant: str
     seed: int
 
 
 @dataclass(frozen=True, repr=False)
-class RunGroup:
-    """Several runs in one folder: experiments times seeds. It counts and lists runs; `group[name]` are those of one."""
+class RunGroup(InFolder):
+    """Several runs in one folder: experiments times seeds. `group[name]` are the runs of one experiment.
+
+    folder  their folder
+    runs    by variant and seed
+    """
 
     folder: Path
     runs: Mapping[RunName, Run]
 
     def __repr__(self) -> str:
-        """A table: name, seed, rounds, the main metric at its last evaluation, folder; of many runs the first."""
+        """A table of the first runs: name, seed, rounds, the main metric at its last evaluation, folder."""
         states = {name: state_of(run.folder) for name, run in list(self.runs.items())[:PRINTED]}
         main = next((state.metric for state in states.values() if state.metric), None)
         rows = [["name", "seed", "rounds", main or "", "folder"]]
@@ -186,41 +202,29 @@ class RunGroup:
     @overload
     def __getitem__(self, variant: str) -> list[Run]: ...
     def __getitem__(self, variant: int | str) -> Run | list[Run]:
-        """The runs of one experiment, one a seed; by number, one run in the order made."""
+        """The runs of one experiment, one per seed; by number, one run in the order made."""
         if isinstance(variant, int):
             return list(self)[variant]
         if variant not in self.variants:
-            raise Mistake(f"there is no {variant!r} here: {nearest(variant, self.variants)}")
+            raise UserError(f"there is no {variant!r} here: {nearest(variant, self.variants)}")
         return self.variants[variant]
 
     @property
     def variants(self) -> dict[str, list[Run]]:
-        """The runs of each experiment by its name, one a seed."""
+        """The runs of each experiment by its name, one per seed."""
         found: dict[str, list[Run]] = {}
         for name, run in self.runs.items():
             found.setdefault(name.variant, []).append(run)
         return found
 
     def final(self, metric: str) -> dict[str, list[float]]:
-        """A metric at its last evaluation, of each experiment, one a seed."""
+        """A metric at its last evaluation, for each experiment, one per seed."""
         return {name: [run.final(metric) for run in runs] for name, runs in self.variants.items()}
 
     def frame(self, clients: bool = False) -> Any:
-        """The records of all of them as a pandas DataFrame: what `Run.frame` has, by variant and seed."""
+        """The records of all runs as a pandas DataFrame: as `Run.frame`, by variant and seed."""
         pandas = optional("pandas", "runs.frame()", "frames")
         return pandas.concat({name: run.frame(clients) for name, run in self.runs.items()}, names=["variant", "seed"])
-
-    def report(self) -> Path:
-        """Write report.html of all of them and return its path."""
-        from turnout.report import write_report
-
-        return write_report(self.folder)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the table of results, and the curves."""
-        from turnout.report import runs_html
-
-        return runs_html(self.folder)
 
 
 @overload
@@ -244,10 +248,10 @@ def open_run(
 ) -> Run | RunGroup:
     """A run from its folder, or the group of a folder that holds several.
 
-    Objects that a run's file cannot give back (a lambda, tensors in memory) are missing from its experiment, which
-    records, reports and weights do not need; to have them give the experiment as well.
+    Objects that a run's file cannot hold (a lambda, tensors in memory) are missing from its experiment; records,
+    reports and weights do not need them. To have them, give the experiment as well.
 
-    allow  packages whose code the file may name by a dotted path, beside modules below the current folder
+    allow  packages whose code the file may name by a dotted path, besides modules below the current folder
     """
     path = Path(folder)
     if experiment is not None or not holds_several(path):
@@ -265,9 +269,12 @@ def open_one(
     *,
     allow: Sequence[str] = (),
 ) -> Run:
-    """As `open_run`, but a folder of several runs is refused."""
+    """As `open_run`, but refuses a folder of several runs."""
     path = Path(folder)
-    check_run_folder(path)
+    if holds_several(path):
+        raise UserError(f"{path} holds several runs: name one of the folders in it")
+    if not (path / "experiment.toml").is_file():
+        raise UserError(f"{path} is not a run folder: it has no experiment.toml")
     if experiment is None:
         with allowing(allow):
             experiment = open_table(read_file(path / "experiment.toml"))
@@ -277,11 +284,3 @@ def open_one(
 def holds_several(path: Path) -> bool:
     """Whether a folder holds runs that were made together, or the seeds of one of their variants."""
     return (path / "runs.json").is_file() or any(path.glob("seed-*/experiment.toml"))
-
-
-def check_run_folder(path: Path) -> None:
-    """Refuse what is not the folder of one run."""
-    if holds_several(path):
-        raise Mistake(f"{path} holds several runs: name one of the folders in it")
-    if not (path / "experiment.toml").is_file():
-        raise Mistake(f"{path} is not a run folder: it has no experiment.toml")

@@ -1,29 +1,26 @@
-"""Running experiments from Python: one, or several times seeds (`run`), variants and seeds (`run_many`)."""
+"""Running experiments from Python: one or several, times seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.running.display import Display, Failed
-from turnout.running.folder import kept_if_used, new_folder
-from turnout.running.given import Given, Seeds, Several, named, seeds_of, tracked_by
-from turnout.running.messages import Place, messages_of
-from turnout.running.plan import RunPlan, planned_runs
+from turnout.running.display import Display
+from turnout.running.folder import kept_if_used, new_folder, refuse_used
+from turnout.running.messages import RunPlace, messages_of
+from turnout.running.plan import Given, RunPlan, Seeds, Several, named, planned_runs, seeds_of, tracked_by
 from turnout.running.planned import explained, run_planned, those_that_ended
-from turnout.running.reported import reported, say_warnings, say_where, show_results
-from turnout.running.result import Run, RunGroup, RunName
-from turnout.running.tracking import Listeners, OnRound
-from turnout.running.used import refuse_used
-from turnout.trackers.tracker import Tracker
+from turnout.running.reported import NO_HOOKS, Hooks, OnRound, print_table, reported, say_warnings, say_where
+from turnout.running.result import Run, RunGroup
+from turnout.running.tracker import Tracker
 
 
 class Options(TypedDict, total=False):
-    """What `run` takes beside experiments, a folder and seeds."""
+    """The other options of `run`."""
 
     jobs: int | None
     resume: bool
@@ -34,6 +31,7 @@ class Options(TypedDict, total=False):
     trackers: Sequence[str | Tracker]
     on_round: OnRound | None
     other_engine: bool
+    hooks: Hooks
 
 
 @overload
@@ -60,76 +58,51 @@ def run(
     trackers: Sequence[str | Tracker] = (),
     on_round: OnRound | None = None,
     other_engine: bool = False,
+    hooks: Hooks = NO_HOOKS,
 ) -> Run | RunGroup:
     """Run one experiment, or several (a list, or a dict by name) times seeds; the folder is `out`, or new under runs/.
 
     seeds      how many, counted from the experiments' own, or a list of them; without, each runs once with its own
-    jobs       how many runs side by side (as many as there are cores); one experiment is one run
-    resume     go on with the run in the folder, or return it where it is complete
+    jobs       how many runs side by side (default: one per core); one experiment is one run
+    resume     resume the run in the folder, or return it if it is complete
     overwrite  delete the run in the folder first
     profile    keep the seconds of each stage of the round in the folder (`profile.json`)
-    trackers   where else the numbers are shown: "tensorboard", "mlflow:http://host:5000", "wandb", objects of your own
+    trackers   where else to send the numbers: "tensorboard", "mlflow:http://host:5000", "wandb", objects of your own
     on_round   a function that is called with each finished round: its `record`, its `evaluation`, the `run`'s name
-    other_engine  go on with a run though its engine or device is not here, and another one rounds differently
+    other_engine  resume a run with another engine or device than it began with, which rounds differently
+    hooks      called when the runs have ended, and makes trackers by name; `to.run` writes the report
     """
     if resume and overwrite:
-        raise Mistake("resume=True and overwrite=True: go on with the run in the folder, or delete it; say one of them")
+        raise UserError("resume=True and overwrite=True: resume the run in the folder, or delete it, but not both")
     where = Path(data_dir) if data_dir else None
     listed = [trackers] if isinstance(trackers, str) else list(trackers)
-    listeners = Listeners(tuple(t for t in listed if not isinstance(t, str)), on_round)
+    hooks = replace(hooks, trackers=tuple(t for t in listed if not isinstance(t, str)), on_round=on_round)
     variants = tracked_by(named(experiment), [t for t in listed if isinstance(t, str)])
     if isinstance(experiment, Experiment) and seeds is None:
         (only,) = variants.values()
         folder = Path(out) if out is not None else new_folder(only.title or "run")
         if not resume and not overwrite:
             refuse_used(folder, only)
-        place = Place(only.title or folder.name, folder, where, resume, profile=profile, overwrite=overwrite)
-        return _run_one(only, replace(place, listeners=listeners, other_engine=other_engine), quiet)
+        name = only.title or folder.name
+        place = RunPlace(name, folder, where, resume, None, 1, profile, overwrite, other_engine, hooks=hooks)
+        with kept_if_used(folder), reported(folder, hooks), Display(total=only.rounds, quiet=quiet) as display:
+            for message in messages_of(only, place):
+                display.show(message)
+        if not quiet:
+            say_warnings(folder)
+        return Run(folder, only, where)
     title = ", ".join(list(variants)[:3]) + (" and others" if len(variants) > 3 else "")
     runs = planned_runs(variants, seeds_of(variants, seeds))
     plan = RunPlan(title, runs, Path(out) if out is not None else new_folder(title))
     failed = run_planned(
         plan, jobs=jobs, resume=resume, overwrite=overwrite, quiet=quiet, data_dir=where, profile=profile,
-        listeners=listeners, other_engine=other_engine,
+        other_engine=other_engine, hooks=hooks,
     )  # fmt: skip
     if not quiet:
-        show_results(plan.out, stderr=True)
+        if hooks.table is not None:
+            print_table(hooks.table, plan.out, stderr=True)
         say_where(plan.out, stderr=True)
         say_warnings(plan.out)
-    return RunGroup(plan.out, _finished(plan, failed, where))
-
-
-def _run_one(experiment: Experiment, place: Place, quiet: bool) -> Run:
-    folder = place.folder
-    with kept_if_used(folder), reported(folder), Display(total=experiment.rounds, quiet=quiet) as display:
-        for message in messages_of(experiment, place):
-            display.show(message)
-    if not quiet:
-        say_warnings(folder)
-    return Run(folder, experiment, place.data_dir)
-
-
-def run_many(
-    title: str,
-    variants: Mapping[str, Experiment],
-    seeds: Sequence[int],
-    out: Path,
-    *,
-    jobs: int | None = None,
-    resume: bool = False,
-    quiet: bool = False,
-    data_dir: Path | None = None,
-) -> list[Run]:
-    """Run variants and seeds, `jobs` at a time; if some fail the others are finished first, then it is a mistake."""
-    plan = RunPlan(title, planned_runs(variants, seeds), out)
-    failed = run_planned(plan, jobs=jobs, resume=resume, quiet=quiet, data_dir=data_dir)
-    if not quiet:
-        say_warnings(out)
-    return list(_finished(plan, failed, data_dir).values())
-
-
-def _finished(plan: RunPlan, failed: Sequence[Failed], data_dir: Path | None) -> dict[RunName, Run]:
-    """The runs by variant and seed; a mistake where some failed."""
     if failed:
-        raise Mistake(explained(failed, len(plan.runs)))
-    return those_that_ended(plan, failed, data_dir)
+        raise UserError(explained(failed, len(plan.runs)))
+    return RunGroup(plan.out, those_that_ended(plan, failed, where))

@@ -1,39 +1,49 @@
-"""How a run folder is doing: running, finished, interrupted or failed, from the folder alone.
+"""The state of run folders: running, finished, interrupted or failed; lists of runs; and stopping one.
 
-A running process holds the folder's lock. When it ends in order it leaves `state.json`; a killed one leaves neither.
+A running process holds the folder's lock. It writes `state.json` when it ends normally; a killed one leaves neither.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import time
-import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnout.config.read import new_settings
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.machine.lock import is_locked
-from turnout.machine.sealed import read_json, write_json
-from turnout.records.records import Records
+from turnout.machine.checksums import read_json, write_json
+from turnout.machine.lock import holder_of, is_locked
+from turnout.running.config.run_file import new_settings
 from turnout.running.folder import LOCK_FILE
-from turnout.task import Unit
+from turnout.running.records.finding import read_run_list
+from turnout.running.records.glossary import Glossary
+from turnout.running.records.records import Records
+from turnout.running.records.runs import FoundRun
+from turnout.tasks import Unit
 
 FILE = "state.json"
 RECORDS = "records.sqlite"
+DEEPEST = 4  # levels of folders that are searched
 
 
 @dataclass(frozen=True)
 class RunState:
-    """A run folder as a list shows it.
+    """The state of a run folder.
 
     state   "running", "finished", "interrupted", "failed", or "waiting" (it has not begun)
+    done    rounds that are recorded
+    rounds  rounds of its experiment; None if its file cannot be read
     why     the reason it failed, or ended before its last round
-    when    seconds since the epoch: when it ended, or was last at work
-    metric  the main metric's name; `value` is its last one
+    when    seconds since the epoch: when it ended, or last wrote something
+    metric  the main metric's name
+    value   the metric's last value
+    unit    the metric's unit
     """
 
     state: str
@@ -47,27 +57,33 @@ class RunState:
 
 
 def state_of(folder: Path) -> RunState:
-    """How a run is doing."""
-    settings, ended = _settings(folder), _ended(folder)
+    settings, ended = FoundRun("", None, folder).settings(), {}
+    with suppress(OSError, UserError):
+        found = read_json(folder / FILE, "the records still show how far it got")
+        ended = found if isinstance(found.get("at"), float) and isinstance(found.get("state"), str) else {}
     rounds = settings.get("rounds")
     rounds = rounds if isinstance(rounds, int) else None
     running = is_held(folder)
-    when = ended.get("at") or _at_work(folder, running)
+    # Readers touch the records of a killed run, so their times do not count.
+    names = ["checkpoint.safetensors", "environment.json", "experiment.toml", *([f"{RECORDS}-wal"] if running else [])]
+    written = [path.stat().st_mtime for name in names if (path := folder / name).exists()]
+    when = ended.get("at") or max(written, default=0.0)
     if not (folder / RECORDS).is_file():
         state = "running" if running else ended.get("state", "waiting")
         return RunState(state, 0, rounds, ended.get("why"), when)
     try:
         done, metric, value, unit = _measured(folder, settings)
-    except Mistake as mistake:  # a run that is just beginning has a file without tables
+    except UserError as mistake:  # a run that has just begun has a file without tables
         why = None if running else str(mistake)
         return RunState("running" if running else "failed", 0, rounds, why, when)
-    state = "running" if running else ended.get("state") or _guessed(done, rounds)
+    complete = rounds is not None and done >= rounds  # if the folder has no state: it was killed, or is older
+    state = "running" if running else ended.get("state") or ("finished" if complete else "interrupted")
     why = ended.get("why") if state in ("failed", "finished") else None
     return RunState(state, done, rounds, why, when, metric, value, unit)
 
 
 def is_complete(folder: Path, experiment: Experiment) -> bool:
-    """Whether a run has ended in its folder with the rounds and stop rules asked for: there is nothing left to do."""
+    """Whether a run has ended in its folder with these rounds and stop rules."""
     settings = folder / "experiment.toml"
     if not settings.is_file() or not (folder / RECORDS).is_file() or new_settings(settings, experiment):
         return False
@@ -82,21 +98,21 @@ def is_held(folder: Path) -> bool:
 
 @contextmanager
 def state_kept(folder: Path) -> Iterator[dict[str, str | None]]:
-    """While a run goes on in its folder: how it ends is kept there. The reason can be put under "why"."""
+    """Write how a run ends into its folder. The caller may put the reason under "why"."""
     (folder / FILE).unlink(missing_ok=True)
-    said: dict[str, str | None] = {"why": None}
+    found: dict[str, str | None] = {"why": None}
     try:
-        yield said
+        yield found
     except Exception as error:
         keep_state(folder, "failed", str(error) or type(error).__name__)
         raise
-    keep_state(folder, "finished", said["why"])
+    keep_state(folder, "finished", found["why"])
 
 
 @contextmanager
 def failed_start_kept(folder: Path) -> Iterator[None]:
-    """While a run is prepared: why one of several could not begin is kept in its folder. A run that has records is not
-    touched, as what failed is not it but the attempt to go on with it."""
+    """Write why one of several runs could not begin into its folder. A run with records is not touched: only resuming
+    it has failed."""
     try:
         yield
     except Exception as error:
@@ -107,26 +123,6 @@ def failed_start_kept(folder: Path) -> Iterator[None]:
 
 def keep_state(folder: Path, state: str, why: str | None) -> None:
     write_json(folder / FILE, {"state": state, "why": why, "at": time.time()})
-
-
-def _ended(folder: Path) -> dict[str, Any]:
-    try:
-        found = read_json(folder / FILE, "the folder still says how far it got")
-        return found if isinstance(found.get("at"), float) and isinstance(found.get("state"), str) else {}
-    except (OSError, Mistake):
-        return {}
-
-
-def _guessed(done: int, rounds: int | None) -> str:
-    """Of a folder that says nothing: a run that was killed, or one of an older version."""
-    return "finished" if rounds is not None and done >= rounds else "interrupted"
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
 
 
 def _measured(folder: Path, settings: dict[str, Any]) -> tuple[int, str | None, float | None, Unit]:
@@ -141,7 +137,111 @@ def _measured(folder: Path, settings: dict[str, Any]) -> tuple[int, str | None, 
     return (0 if last is None else last + 1), metric, value, unit
 
 
-def _at_work(folder: Path, running: bool) -> float:
-    """When a run last wrote something. Who reads the records of a killed run touches them, so they say nothing."""
-    names = ["checkpoint.safetensors", "environment.json", "experiment.toml", *([f"{RECORDS}-wal"] if running else [])]
-    return max((path.stat().st_mtime for name in names if (path := folder / name).exists()), default=0.0)
+def interrupt(folder: Path) -> None:
+    """Interrupt the process that holds a folder's lock, as Ctrl-C does; its run can be resumed."""
+    if not is_held(folder):
+        raise UserError(f"nothing is running in {folder}")
+    holder = holder_of(folder / LOCK_FILE)
+    if holder is None:
+        raise UserError(f"cannot find the process that runs in {folder}: stop it where it was started")
+    if holder.host != socket.gethostname():
+        raise UserError(f"{folder} is used by {holder}: stop it there")
+    os.kill(holder.process, signal.SIGINT)
+
+
+# -- lists of runs
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run, or several that were made together.
+
+    path   its folder
+    state  its state, or that of all together
+    parts  the variants and states of runs made together
+    """
+
+    path: Path
+    state: RunState
+    parts: tuple[tuple[str, RunState], ...] = ()
+
+    @property
+    def when(self) -> float:
+        return max([self.state.when, *(state.when for _, state in self.parts)])
+
+
+def listed_runs(folder: Path, each: bool = False) -> list[ListedRun]:
+    """The runs below a folder, the latest first; `each`: runs made together one by one."""
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}: runs are made by turnout run, under runs/ if no --out is given")
+    found = [run for path in run_folders(folder) for run in _listed(path, each or path == folder)]
+    if not found:
+        raise UserError(f"{folder.absolute()} holds no runs: turnout run makes one")
+    return sorted(found, key=lambda run: -run.when)
+
+
+def listed_run(folder: Path) -> ListedRun:
+    """One run, or several that were made together as one."""
+    return _listed(folder, each=False)[0]
+
+
+def run_folders(folder: Path, depth: int = 0) -> Iterator[Path]:
+    """Folders that are a run or list runs; not those inside them."""
+    is_run = any((folder / name).is_file() for name in ("runs.json", RECORDS))
+    if not is_run and (folder / LOCK_FILE).is_file():  # without a lock file, a user wrote its experiment.toml
+        is_run = (folder / "experiment.toml").is_file() or is_held(folder)  # while being prepared it has only its lock
+    if is_run:
+        yield folder
+    elif depth < DEEPEST:
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() and not path.name.startswith(".") and not path.is_symlink():
+                yield from run_folders(path, depth + 1)
+
+
+def _listed(path: Path, each: bool) -> list[ListedRun]:
+    if not (path / "runs.json").is_file():
+        return [ListedRun(path, state_of(path))]
+    try:
+        entries = [(entry.variant, path / entry.path) for entry in read_run_list(path).runs]
+    except (OSError, UserError) as error:
+        return [ListedRun(path, RunState("failed", why=str(error)))]
+    if each:
+        return [ListedRun(inside, state_of(inside)) for _, inside in entries]
+    parts = tuple((variant, state_of(inside)) for variant, inside in entries)
+    return [ListedRun(path, _together(path, parts, entries[0][1] if entries else path), parts)]
+
+
+def _together(path: Path, parts: tuple[tuple[str, RunState], ...], first: Path) -> RunState:
+    """Several runs as one: the number in each state, all their rounds, the best variant's mean."""
+    counts: dict[str, int] = {}
+    for _, part in parts:
+        counts[part.state] = counts.get(part.state, 0) + 1
+    words = ", ".join(f"{n} {name}" for name, n in counts.items())
+    state = next(iter(counts)) if len(counts) == 1 else words
+    if "running" not in counts and is_held(path):  # processes start, or data is loaded
+        state = f"running ({words})"
+    why = next((part.why for _, part in parts if part.state == "failed"), None)
+    done, rounds = sum(p.done for _, p in parts), sum(p.rounds or 0 for _, p in parts)
+    best = _best(parts, first)
+    if best is None:
+        return RunState(state, done, rounds, why)
+    variant, value, like = best
+    return RunState(state, done, rounds, why, 0.0, f"{variant}: {like.metric}", value, like.unit)
+
+
+def _best(parts: tuple[tuple[str, RunState], ...], first: Path) -> tuple[str, float, RunState] | None:
+    values: dict[str, list[float]] = {}
+    for variant, part in parts:
+        if part.value is not None:
+            values.setdefault(variant, []).append(part.value)
+    known = next((part for _, part in parts if part.value is not None), None)
+    if known is None or known.metric is None:
+        return None
+    means = {variant: sum(found) / len(found) for variant, found in values.items()}
+    glossary = Glossary()
+    if (first / RECORDS).is_file():
+        with Records.read(first / RECORDS) as records:
+            glossary = records.glossary()
+    higher = glossary.higher_is_better(known.metric)
+    best = max(means, key=lambda variant: means[variant] if higher else -means[variant])
+    return best, means[best], known

@@ -6,23 +6,31 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.experiment import Experiment
-from turnout.records.glossary import Glossary
-from turnout.records.records import Records
-from turnout.round_log import Evaluation, RoundRecord
+from turnout.round_record import Evaluation, RoundRecord
+from turnout.running.records.glossary import Glossary
+from turnout.running.records.records import Records
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What the stop rules depend on. It can be computed from the records, so a resumed run stops at the same round."""
+    """What the stop rules depend on; computed from the records, so that a resumed run stops at the same round.
+
+    best        the metric's best value
+    latest      its last value
+    since_best  evaluations without a new best
+    seconds     computing time so far
+    bytes       bytes sent so far, both ways
+    simulated   simulated seconds since the run began
+    """
 
     best: float | None = None
     latest: float | None = None
-    since_best: int = 0  # evaluations without a new best
+    since_best: int = 0
     seconds: float = 0.0
     bytes: int = 0
-    simulated: float = 0.0  # seconds since the run began
+    simulated: float = 0.0
 
     def after(self, record: RoundRecord, evaluation: Evaluation | None, experiment: Experiment) -> Progress:
         """The progress after one more round."""
@@ -62,17 +70,17 @@ def metric_of(experiment: Experiment) -> str:
     known = experiment.algorithm.metric_names(experiment.task, experiment.evaluate)
     metric = experiment.stop.metric or known[0]
     if metric not in known:
-        raise Mistake(f"stop.metric = {metric!r} is not measured here: {nearest(metric, known)}")
+        raise UserError(f"stop.metric = {metric!r} is not measured here: {nearest(metric, known)}")
     return metric
 
 
 def higher_is_better(experiment: Experiment) -> bool:
-    """Which way the watched metric is better."""
+    """Whether a higher value of the stop rules' metric is better."""
     return Glossary.of(experiment.task).higher_is_better(metric_of(experiment))
 
 
 def reason_to_stop(experiment: Experiment, progress: Progress) -> str | None:
-    """Which stop rule is met, in words; None if none is."""
+    """The stop rule that is met, in words; None if none is."""
     stop, value = experiment.stop, progress.latest
     if stop.target is not None and value is not None:
         higher = higher_is_better(experiment)

@@ -1,130 +1,105 @@
-"""A run's trackers and callback, told of each finished round by whoever drives the rounds.
+"""A run's trackers and callback receive each finished round.
 
-A tracker that fails at the start is a mistake. One that fails later (its server is gone) is left out from then on, with
-a note: a run of hours does not end for it. The folder keeps what finds the run again at each tracker, so that a
-resumed run goes on there; a tracker that is new to a resumed run is told of the earlier rounds from the records.
+A tracker that fails at the start is an error. One that fails later (its server is gone) is left out from then on, with
+a note: a run of hours does not end for it. The folder keeps each tracker's identifier of the run, so that a resumed run
+continues there; a tracker that is new to a resumed run receives the earlier rounds from the records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
-from turnout.config.write import to_table
 from turnout.experiment import Experiment
-from turnout.machine.sealed import read_json, write_json
+from turnout.machine.checksums import read_json, write_json
+from turnout.running.config.write import to_table
+from turnout.running.folder import unused_name
 from turnout.running.loop import FinishedRound
-from turnout.trackers.numbers import numbers_of, recorded
-from turnout.trackers.replay import flat
-from turnout.trackers.tracker import TrackedRun, Tracker, make_tracker
+from turnout.running.reported import NO_HOOKS, Hooks, OnRound
+from turnout.running.tracker import TrackedRun, Tracker, check_tracker, flat, numbers_of, reason, recorded
 
 FILE = "tracking.json"
-
-OnRound = Callable[[FinishedRound], object]
-
-
-@dataclass(frozen=True)
-class Listeners:
-    """Who hears of the rounds in this process: trackers that are objects of a program, and a function."""
-
-    trackers: tuple[Tracker, ...] = ()
-    on_round: OnRound | None = None
-
-
-NOBODY = Listeners()
 
 
 @dataclass
 class Tracking:
-    """The trackers of one run."""
+    """The trackers of one run.
 
-    trackers: dict[str, Tracker]  # by how they were named
+    trackers  by name
+    run       the run
+    new       names of those that have not received this run before
+    on_round  the user's function
+    """
+
+    trackers: dict[str, Tracker]
     run: TrackedRun
-    new: set[str]  # those that were not told of this run before
+    new: set[str]
     on_round: OnRound | None
 
     def after(self, step: FinishedRound) -> list[str]:
-        """Tell of a finished round; sentences about trackers that failed."""
+        """Send a finished round; returns sentences about trackers that failed."""
         failed = self.catch_up(step.record.round)
         values = numbers_of(step.record, step.evaluation) if self.trackers else {}
-        for said, tracker in list(self.trackers.items()):
-            failed += self._tell(said, partial(tracker.log, step.record.round + 1, values))
+        for name, tracker in list(self.trackers.items()):
+            failed += self._call(name, partial(tracker.log, step.record.round + 1, values))
         if self.on_round is not None:
             self.on_round(replace(step, run=self.run.name))
         return failed
 
     def catch_up(self, first: int | None) -> list[str]:
-        """Tell those who are new to this run, once, what was recorded before a round: all, if there is none to come."""
+        """Send the rounds recorded before `first` (None: all) to trackers that are new to this run, once."""
         failed: list[str] = []
-        new, self.new = [said for said in self.trackers if said in self.new], set()
+        new, self.new = [name for name in self.trackers if name in self.new], set()
         for past, values in recorded(self.run.folder / "records.sqlite", first) if new else ():
-            for said in [said for said in new if said in self.trackers]:
-                failed += self._tell(said, partial(self.trackers[said].log, past, values))
+            for name in [name for name in new if name in self.trackers]:
+                failed += self._call(name, partial(self.trackers[name].log, past, values))
         return failed
 
-    def _tell(self, said: str, tell: Callable[[], None]) -> list[str]:
+    def _call(self, name: str, call: Callable[[], None]) -> list[str]:
+        """Call a method of a tracker, and leave the tracker out if that fails."""
         try:
-            tell()
-        except Exception as error:  # a library of others
-            del self.trackers[said]
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            return [f"{said} has failed and is left out from now on: {why}"]
+            call()
+        except Exception as error:  # any failure of another library
+            del self.trackers[name]
+            return [f"{name} has failed and is left out from now on: {reason(error)}"]
         return []
 
+    def begin(self, experiment: Experiment, hooks: Hooks) -> None:
+        """Begin every tracker, and write its identifier of the run into the folder."""
+        named, path = [*experiment.track, *hooks.trackers], self.run.folder / FILE
+        known = read_json(path, "delete it, and trackers start a new run") if path.exists() else {}
+        known = {str(name): str(value) for name, value in known.items()}
+        settings = flat(to_table(experiment)) if named else {}
+        for given in dict.fromkeys(named):
+            if isinstance(given, str):
+                name, tracker = given, hooks.make_tracker(given)
+            else:  # named after its class, with a number if there are several
+                name = unused_name(type(given).__name__, self.trackers.__contains__, " ")
+                tracker = check_tracker(given, repr(given))
+            self.new |= set() if name in known else {name}
+            known[name] = tracker.begin(replace(self.run, before=known.get(name), settings=settings))
+            self.trackers[name] = tracker
+        if named:
+            write_json(path, known)
+
     def end(self, state: str) -> None:
-        for said, tracker in list(self.trackers.items()):
-            self._tell(said, partial(tracker.end, state))
-
-
-def check_trackers(named: Sequence[str | Tracker]) -> None:
-    """Refuse, before the work begins, a tracker that is not known or whose library is not here."""
-    for said in named:
-        make_tracker(said)
+        for name, tracker in list(self.trackers.items()):
+            self._call(name, partial(tracker.end, state))
 
 
 @contextmanager
-def tracked(experiment: Experiment, run: TrackedRun, listeners: Listeners = NOBODY) -> Iterator[Tracking]:
-    """The trackers that the experiment names and who listens, begun; at the end they hear how the run ended."""
-    tracking, state = Tracking({}, run, set(), listeners.on_round), "interrupted"
+def tracked(experiment: Experiment, run: TrackedRun, hooks: Hooks = NO_HOOKS) -> Iterator[Tracking]:
+    """Begin the trackers of the experiment and of the hooks; at the end, send them how the run ended."""
+    tracking, state = Tracking({}, run, set(), hooks.on_round), "interrupted"
     try:
-        _begin(tracking, experiment, [*experiment.track, *listeners.trackers])
+        tracking.begin(experiment, hooks)
         yield tracking
-        tracking.catch_up(None)  # where the run was complete already
+        tracking.catch_up(None)  # if the run was complete already
         state = "finished"
     except Exception:
         state = "failed"
         raise
     finally:
         tracking.end(state)
-
-
-def _begin(tracking: Tracking, experiment: Experiment, named: Sequence[str | Tracker]) -> None:
-    """Begin every tracker, and keep what finds the run again there."""
-    run, known = tracking.run, _read(tracking.run.folder)
-    settings = flat(to_table(experiment)) if named else {}
-    for said in dict.fromkeys(named):
-        name = said if isinstance(said, str) else _name_of(said, tracking.trackers)
-        tracker = make_tracker(said)
-        tracking.new |= set() if name in known else {name}
-        known[name] = tracker.begin(replace(run, before=known.get(name), settings=settings))
-        tracking.trackers[name] = tracker
-    if named:
-        write_json(run.folder / FILE, known)
-
-
-def _name_of(tracker: Tracker, taken: Collection[str]) -> str:
-    """What a program's own tracker is called: by its class, and numbered where there are several."""
-    base = name = type(tracker).__name__
-    number = 2
-    while name in taken:
-        name, number = f"{base} {number}", number + 1
-    return name
-
-
-def _read(folder: Path) -> dict[str, str]:
-    path = folder / FILE
-    found = read_json(path, "delete it, and trackers begin anew") if path.exists() else {}
-    return {str(name): str(value) for name, value in found.items()}

@@ -13,14 +13,15 @@ work         a trained update, with what goes beside it; `unfinished`: work that
 measured     metrics of a model
 gradient     of a client's whole data
 rows         of a client that leaves, for the terms
-scores, learnt, outputs   of the score track
 
-Shape letters: R replies, P shared parameters, S public samples, l labels of one client.
+Another track reads its replies by schemas of its own (schema.py).
+
+Shape letters: R replies, P shared parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +45,7 @@ from turnout.runtimes.schema import (
     Maybe,
     Number,
     Refused,
-    Rows,
+    RowSchema,
     Schema,
     Text,
     Whole,
@@ -52,8 +53,8 @@ from turnout.runtimes.schema import (
     read,
     shown,
 )
-from turnout.task.spec import TaskSpec, metric_infos
-from turnout.types import BYTE, Replies, State, Tensors, row_bytes, unflatten
+from turnout.tasks import TaskSpec, metric_infos
+from turnout.types import BYTE, Replies, State, Tensors, flatten, row_bytes, unflatten
 
 # Endings of states that are never below 0: one negative entry would make the mean of all clients useless.
 NOT_NEGATIVE = ("running_var", "num_batches_tracked", "moment/second", "moment/count")
@@ -111,15 +112,15 @@ def work(message: bytes, like: Replies, algorithm: Algorithm, sending: Sending) 
     schema = _replies_schema(rows, algorithm.compression.longest(sending)) | {
         **{f"message/tensors/{name}": _like(rows, value, name) for name, value in like.message.tensors.items()},
         **{f"states/{name}": _like(rows, value, name) for name, value in like.states.items()},
-        **{f"sums/{term}/{name}": _like(rows, v) for term, values in like.sums.items() for name, v in values.items()},
+        **{f"uploads/{name}": _like(rows, value) for name, value in flatten(like.uploads)[0].items()},
         **{f"hints/{name}": _like(rows, value) for name, value in like.hints.items()},
         **{f"report/{name}": _reported(rows, value) for name, value in like.report.items()},
     }
     found = _replies(read(message, schema, others="report/"), client_R)
-    found = replace(found, sums={term: found.sums.get(term, {}) for term in like.sums})
+    found = replace(found, uploads={term: found.uploads.get(term, {}) for term in like.uploads})
     if not bool(found.report["finite"].all()):
         raise Refused("its training was not finite")
-    beside = row_bytes(found.states) + row_bytes(found.hints) + sum(map(row_bytes, found.sums.values()))
+    beside = row_bytes(found.states) + row_bytes(found.hints) + sum(map(row_bytes, found.uploads.values()))
     if not torch.equal(found.report["bytes_up"], found.message.bytes_C + beside):
         raise Refused("its report/bytes_up is not what it sends")
     _check_decoded(found, algorithm, sending)
@@ -131,30 +132,30 @@ def unfinished(message: bytes, algorithm: Algorithm, sending: Sending) -> Replie
     rows, compression = len(sending.client_C), algorithm.compression
     kept = {name: value[None] for name, value in compression.residuals(sending.slots).items()}
     held = {f"message/tensors/{name}": _like(rows, value) for name, value in compression.held(kept).items()}
-    schema = _replies_schema(rows, most=0) | held | {"report/bytes_down": Rows((rows,), WHOLE, 0, COUNT)}
+    schema = _replies_schema(rows, most=0) | held | {"report/bytes_down": RowSchema((rows,), WHOLE, 0, COUNT)}
     return _replies(read(message, schema, others="report/"), sending.client_C)
 
 
 def _replies_schema(rows: int, most: int) -> dict[str, Kind]:
-    return {"client_C": Rows((rows,), WHOLE), "message/bytes": Rows((rows,), WHOLE, 0, most)}
+    return {"client_R": RowSchema((rows,), WHOLE), "message/bytes": RowSchema((rows,), WHOLE, 0, most)}
 
 
-def _like(rows: int, value: Tensor, name: str = "") -> Rows:
-    """Rows of the shape and type of a pattern; encoded ones are as long as they are."""
+def _like(rows: int, value: Tensor, name: str = "") -> RowSchema:
+    """RowSchema of the shape and type of a pattern; encoded ones are as long as they are."""
     shape = (rows, None) if name == BYTE else (rows, *value.shape[1:])
-    return Rows(shape, (value.dtype,), 0 if name.endswith(NOT_NEGATIVE) else None)
+    return RowSchema(shape, (value.dtype,), 0 if name.endswith(NOT_NEGATIVE) else None)
 
 
-def _reported(rows: int, value: Tensor) -> Rows:
+def _reported(rows: int, value: Tensor) -> RowSchema:
     if value.is_floating_point():
-        return Rows((rows,), FLOATS, -LARGE, LARGE)
-    return Rows((rows,), (torch.bool,)) if value.dtype == torch.bool else Rows((rows,), WHOLE, 0, COUNT)
+        return RowSchema((rows,), FLOATS, -LARGE, LARGE)
+    return RowSchema((rows,), (torch.bool,)) if value.dtype == torch.bool else RowSchema((rows,), WHOLE, 0, COUNT)
 
 
 def _replies(found: Mapping[str, Any], client_R: Tensor) -> Replies:
-    if not torch.equal(found["client_C"], client_R):
+    if not torch.equal(found["client_R"], client_R):
         raise Refused("it replies for another client")
-    blank: State = {"message": {"tensors": {}}, "states": {}, "sums": {}, "report": {}, "hints": {}}
+    blank: State = {"message": {"tensors": {}}, "states": {}, "uploads": {}, "report": {}, "hints": {}}
     tree = blank | unflatten(found, {})
     return wire.replies_of(tree | {"message": {"tensors": {}} | tree["message"]})
 
@@ -168,17 +169,17 @@ def _check_decoded(replies: Replies, algorithm: Algorithm, sending: Sending) -> 
         update_RP = algorithm.compression.decode(replies.message, sending, torch.zeros(width))
     except Exception as error:  # decoders of bytes that a stranger has written
         raise Refused(f"its message cannot be decoded ({shown(str(error), 100)})") from error
-    if (why := Rows((len(bytes_R), width)).wrong(update_RP)) is not None:
+    if (why := RowSchema((len(bytes_R), width)).wrong(update_RP)) is not None:
         raise Refused(f"its update {why}")
 
 
 def measured(message: bytes, task: TaskSpec, common: bool, own: bool) -> Measured:
     """A client's metrics, which are the task's; one that is not finite is NaN, and shares are from 0 to 1."""
-    kinds = {name: Rows((1,), FLOATS, *((0.0, 1.0) if info.unit == "percent" else (-LARGE, LARGE)), gaps=True)
+    kinds = {name: RowSchema((1,), FLOATS, *((0.0, 1.0) if info.unit == "percent" else (-LARGE, LARGE)), gaps=True)
              for name, info in metric_infos(task).items()}  # fmt: skip
     asked = {"common": common, "own": own}
     schema: dict[str, Kind] = {f"{g}/{name}": kind for g in asked if asked[g] for name, kind in kinds.items()}
-    found = read(message, schema | {"noisy": Maybe(Rows((1,), (torch.bool,)))})
+    found = read(message, schema | {"noisy": Maybe(RowSchema((1,), (torch.bool,)))})
     values = {g: {name: found[f"{g}/{name}"] for name in kinds} if asked[g] else {} for g in asked}
     for group in values.values():
         group |= {name: torch.where(torch.isfinite(value), value, torch.nan) for name, value in group.items()}
@@ -187,59 +188,13 @@ def measured(message: bytes, task: TaskSpec, common: bool, own: bool) -> Measure
 
 def gradient(message: bytes, like_P: Tensor) -> Tensor:
     """A client's gradient."""
-    found: Tensor = read(message, {"gradient": Rows(tuple(like_P.shape))})["gradient"]
+    found: Tensor = read(message, {"gradient": RowSchema(tuple(like_P.shape))})["gradient"]
     return found.to(like_P)
 
 
 def rows(message: bytes, like: Tensors) -> Tensors:
     """What a client that leaves has kept for the terms; `like` is one row of each."""
     schema = {
-        f"rows/{n}": Rows((1, *v.shape), FLOATS if v.is_floating_point() else (v.dtype,)) for n, v in like.items()
+        f"rows/{n}": RowSchema((1, *v.shape), FLOATS if v.is_floating_point() else (v.dtype,)) for n, v in like.items()
     }
     return {name.removeprefix("rows/"): value for name, value in read(message, schema).items()}
-
-
-# -- scores
-
-
-def scores(message: bytes, client: int, set_l: Sequence[int], score_Sl: Rows, full_work: float, examples: int) -> State:
-    """The tree of a BuildAnswer of one client, which may have so many examples at most."""
-    own, some = f"replies/{client}", Rows((1,), FLOATS, 0, COUNT)
-    found = read(message, {
-        "turnout/client_C": Rows((1,), WHOLE, client, client),
-        "turnout/work_C": Rows((1,), (torch.float64,), 1e-9, full_work),
-        "turnout/full_work": Number(full_work, full_work),
-        "turnout/progress_C": some, "turnout/full_progress_C": some, "turnout/times": Maybe(Number(1, 0)),
-        f"{own}/client": Whole(client, client),
-        f"{own}/set_l": Rows((len(set_l),), WHOLE),
-        f"{own}/f_Rl": score_Sl,
-        f"{own}/examples": Whole(1, examples),
-        f"{own}/loss": Number(), f"{own}/epochs": Number(0.0), f"{own}/finite": Flag(), f"{own}/weight_bytes": Whole(),
-        **{f"spent/{name}": Number(0.0) for name in ("training", "epochs", "scoring", "scored")},
-    })  # fmt: skip
-    if found[f"{own}/set_l"].tolist() != list(set_l):
-        raise Refused("its scores are of other labels than its own")
-    if not found[f"{own}/finite"]:
-        raise Refused("its training was not finite")
-    return unflatten({}, found)
-
-
-def learnt(message: bytes, client: int, labels: int, tested: int, weights: Mapping[str, Tensors]) -> State:
-    """The tree of a LearnReply of one client; `weights` is a pattern of its weights, where they are averaged."""
-    schema: dict[str, Kind] = {f"{client}/output": Maybe(Rows((tested, labels)))}
-    schema |= {
-        f"{client}/weights/{w}/{n}": Rows(tuple(v.shape)) for w, named in weights.items() for n, v in named.items()
-    }
-    tree: State = {"weights": {}} | unflatten({}, read(message, schema)).get(str(client), {})
-    return {str(client): tree}
-
-
-def outputs(message: bytes, client: int, labels: int, tested: int) -> State:
-    """The tree of an OwnOutput of one client; there are so many labels in all."""
-    found = read(
-        message, {f"{client}/labels": Rows((None,), WHOLE, 0, labels - 1), f"{client}/output": Rows((tested, None))}
-    )
-    set_l = found[f"{client}/labels"].tolist()
-    if set_l != sorted(set(set_l)) or found[f"{client}/output"].shape[1] != len(set_l):
-        raise Refused("its output is not one column a label")
-    return unflatten({}, found)

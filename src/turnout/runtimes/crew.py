@@ -1,171 +1,208 @@
-"""Actors on a Ray cluster that do parts of a cohort: who is at hand, who has died, who does it instead.
+"""Workers in other processes, for torch.distributed and Ray alike: start them, deal out parts, repeat, end.
 
-They remember nothing (parted.py), so a part whose actor has died is given to another one, and a new one is started
-beside the work that goes on. The module `ray` itself is handed in by ray.py.
+`RemoteWorkers` deals the parts of a cohort out and collects the answers; a `WorkerGroup` carries trees to its workers
+and back (processes.py, ray.py); `Hand` is a worker in its own process. Workers remember nothing between parts
+(parted.py), so a part whose worker has died can be given to another. Groups may serve several runs (`KEPT`).
 """
 
 from __future__ import annotations
 
-import os
+import traceback
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Protocol
 
-from turnout.errors import Mistake
-from turnout.machine.optional import optional
-from turnout.runtimes.settings import InProcess
-from turnout.runtimes.wire import as_arrays, as_tensors
+from turnout.errors import UserError
+from turnout.settings import InProcess
 from turnout.types import State
 
-START_SECONDS = 120.0  # how long to wait for workers
-TRIES = 4  # a part during which so many workers have died is the reason, not the machines
+TRIES = 4  # a part that so many workers have died over is the cause, not the machines
 
 
-class Run(NamedTuple):
-    """What workers are made from: what they are, where in the object store their setup is, and how they compute."""
+class Kept:
+    """What runtimes start and several runs can use: processes, a Ray cluster; by name.
 
-    name: str
-    kind: type
-    setup: list[Any]  # the one reference in it is looked up by a worker once, not with every part
-    compute: InProcess
+    A runtime asks for it when there is work and lets go of it when its run has ended. Within `held()` it then stays
+    for the next run, and ends with the block; otherwise it ends at once.
+    """
 
+    def __init__(self) -> None:
+        self._things: dict[str, tuple[Any, Callable[[Any], None]]] = {}
+        self._holders = 0
 
-class Crew:
-    """The actors on a cluster: those at hand, and those that are starting. They serve one run after another."""
+    def started(self, name: str, start: Callable[[], Any], end: Callable[[Any], None]) -> Any:
+        """What has this name, or what `start()` makes; `end(it)` is called when no run needs it any more."""
+        if name not in self._things:
+            self._things[name] = start(), end
+        return self._things[name][0]
 
-    def __init__(self, ray: Any, size: int, cpus: int, gpus: float):
-        self.ray = ray
-        needs = {"num_cpus": cpus, "num_gpus": gpus}
-        self._actor = ray.remote(Hand).options(max_restarts=0, scheduling_strategy="SPREAD", **needs)
-        self._hired: list[Any] = []
-        self._idle: list[Any] = []
-        self._starting: dict[Any, tuple[Any, bool]] = {}  # a sign of life -> its actor, and whether it has lived before
-        self._busy: dict[Any, tuple[Any, int, int]] = {}  # an answer -> its actor, the part, how often that was tried
-        for _ in range(size):
-            self._hire()
+    def let_go(self, name: str) -> None:
+        """A run that used it has ended."""
+        if not self._holders:
+            self.end(name)
+
+    def end(self, name: str) -> None:
+        """End it now, also within `held()`: it is broken, or the block has ended."""
+        if name in self._things:
+            thing, end = self._things.pop(name)
+            end(thing)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What is started within this block serves all runs in it."""
+        self._holders += 1
         try:
-            self._welcome(START_SECONDS, len(self._starting))
-        except BaseException:
-            self.end()
-            raise
+            yield
+        finally:
+            self._holders -= 1
+            if not self._holders:
+                for name in reversed(list(self._things)):
+                    self.end(name)
 
-    def _hire(self) -> None:
-        actor = self._actor.remote()
-        self._hired.append(actor)
-        self._starting[actor.pid.remote()] = actor, False
 
-    def _welcome(self, seconds: float, wanted: int) -> None:
-        """Those that have started are at hand; one that cannot start says why."""
-        if not self._starting:
-            return
-        done, _ = self.ray.wait(list(self._starting), num_returns=min(wanted, len(self._starting)), timeout=seconds)
-        for sign in done:
-            actor, lived = self._starting.pop(sign)
-            try:
-                self.ray.get(sign)
-                self._idle.append(actor)
-            except self.ray.exceptions.RayError as error:
-                if lived:
-                    self._hire()
-                elif not self._idle and not self._starting:
-                    raise Mistake(f"no worker can start on the Ray cluster: {short(error)}") from error
-        if not self._idle and not done and seconds:
-            raise Mistake(
-                f"no worker has started on the Ray cluster in {seconds:g} seconds: it may have no room for one (see "
-                "`ray status`); lower runtime.cpus or runtime.gpus"
-            )
+KEPT = Kept()
 
-    def ready(self) -> int:
-        """How many are at hand: at least one."""
-        self._welcome(0, len(self._starting))
-        while not self._idle:
-            self._welcome(START_SECONDS, 1)
-        return len(self._idle)
 
-    def each(
-        self, what: tuple[Run, str], common: State, parts: Sequence[State], meanwhile: Callable[[], None]
-    ) -> list[State]:
-        """Every part is done by somebody; one whose worker has died is done again by another."""
-        shared, answers = self.ray.put(as_arrays(common)), dict[int, State]()
-        waiting = deque((i, 1) for i in range(len(parts)))
-        self._idle.sort(key=self._hired.index)  # the same part of the next question goes to the same worker
+class WorkerLost(Exception):
+    """A worker, or its machine, has died."""
+
+
+class WorkerGroup(Protocol):
+    """Worker processes and the connection to them.
+
+    settled  whether no worker has a part; otherwise `end` does not wait for them
+    """
+
+    settled: bool
+
+    def open(self, kind: type, setup: Any, compute: InProcess) -> None:
+        """A run begins, whose workers are `kind(setup, compute)`."""
+        ...
+
+    def share(self, what: str, common: State, parts: int) -> None:
+        """Send what all parts of the next question have in common."""
+        ...
+
+    def is_free(self) -> bool:
+        """Whether a worker can take a part; waits for one where none has a part."""
+        ...
+
+    def give(self, i: int, part: State) -> None:
+        """Send part i to a free worker."""
+        ...
+
+    def collect(self) -> tuple[int, State | WorkerLost]:
+        """The next part that is done, with its answer; or that its worker has died over it."""
+        ...
+
+    def end(self) -> None: ...
+
+
+class RemoteWorkers(ABC):
+    """Workers elsewhere for one run, each `kind(setup(), compute)`: started when there is work for them.
+
+    here    how many parts (0 or 1) this process does itself
+    copies  how often the data lies in the memory of this machine
+    """
+
+    here: ClassVar[int] = 0
+    copies: int = 1
+
+    def __init__(self, name: str, kind: type, setup: Callable[[], Any], compute: InProcess):
+        self._name, self._kind, self._setup, self._compute = name, kind, setup, compute
+        self._is_open = False
+
+    @property
+    @abstractmethod
+    def parts(self) -> int:
+        """Into how many parts the next cohort is cut."""
+
+    @abstractmethod
+    def start(self) -> WorkerGroup: ...
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]: ...
+
+    @property
+    def group(self) -> Any:
+        """The processes, ready for this run."""
+        group: WorkerGroup = KEPT.started(self._name, self.start, lambda group: group.end())
+        if not self._is_open:
+            self._is_open = True
+            group.open(self._kind, self._setup(), self._compute)
+        return group
+
+    def each(self, what: str, common: State, parts: Sequence[State], meanwhile: Callable[[], None]) -> list[State]:
+        """The answers of workers to `what` (a method of theirs), one for each part; `meanwhile()` is called once, while
+        they work. A part whose worker has died is given to another one."""
+        if not parts:
+            meanwhile()
+            return []
+        answers: dict[int, State] = {}
+        waiting, tries = deque(range(len(parts))), [0] * len(parts)
 
         def give_out() -> None:
-            while waiting and (self._idle or not self._busy) and self.ready():
-                (i, tries), actor = waiting.popleft(), self._idle.pop(0)
-                self._busy[actor.do.remote(*what, shared, as_arrays(parts[i]))] = actor, i, tries
+            while waiting and group.is_free():
+                tries[waiting[0]] += 1
+                group.give(waiting[0], parts[waiting.popleft()])
 
         try:
+            group: WorkerGroup = self.group
+            group.settled = False
+            group.share(what, common, len(parts))
             give_out()
             meanwhile()
             while len(answers) < len(parts):
-                (answer,), _ = self.ray.wait(list(self._busy), num_returns=1)
-                actor, i, tries = self._busy.pop(answer)
-                found = self._found(answer, tries)
-                if found is None:
-                    self._lose(actor)
-                    waiting.append((i, tries + 1))
+                i, found = group.collect()
+                if not isinstance(found, WorkerLost):
+                    answers[i] = _checked(found)
+                elif tries[i] == TRIES:
+                    raise UserError(f"{TRIES} workers have died over one part of a round: {found}")
                 else:
-                    self._idle.append(actor)
-                    answers[i] = found
+                    waiting.append(i)
                 give_out()
-        except BaseException:  # the others are in the middle of something
-            for actor, _, _ in self._busy.values():
-                self._lose(actor)
-            self._busy.clear()
+            group.settled = True
+        except BaseException as error:  # the workers are in the middle of something
+            self._is_open = False
+            KEPT.end(self._name)
+            if isinstance(error, WorkerLost):
+                advice = "what is on the disk is complete: resume with --resume (Python: resume=True)"
+                raise UserError(f"{error}; {advice}") from None
             raise
         return [answers[i] for i in range(len(parts))]
 
-    def _lose(self, actor: Any) -> None:
-        """Another takes its place; and those at hand, which may have died with it, must show that they live."""
-        self.ray.kill(actor)
-        self._hired.remove(actor)
-        self._hire()
-        self._starting |= {other.pid.remote(): (other, True) for other in self._idle}
-        self._idle = []
+    def close(self) -> None:
+        """The run has ended."""
+        if self._is_open:
+            self._is_open = False
+            KEPT.let_go(self._name)
 
-    def _found(self, answer: Any, tries: int) -> State | None:
-        """The answer of a worker; None where it has died, or its machine has."""
-        try:
-            found: State = as_tensors(self.ray.get(answer))
-            return found
-        except self.ray.exceptions.RayTaskError as error:
-            raise _told(error) from error
-        except self.ray.exceptions.RayError as error:
-            if tries == TRIES:
-                raise Mistake(f"{tries} workers have died over one part of a round: {short(error)}") from error
-            return None
 
-    def end(self) -> None:
-        for actor in [*self._idle, *(actor for actor, *_ in (*self._starting.values(), *self._busy.values()))]:
-            self.ray.kill(actor)
-        self._idle, self._starting, self._busy = [], {}, {}
+def _checked(answer: State) -> State:
+    """The answer of a `Hand`, unless something went wrong there."""
+    if "mistake" in answer:
+        raise UserError(answer["mistake"])
+    if "error" in answer:
+        raise RuntimeError(f"in another process: {answer['error']}")
+    return answer
 
 
 class Hand:
-    """A worker as an actor: arrays come and go. It is made for a run when the first part of that run comes."""
+    """The worker of a run in its own process, made by `make()` when the first part comes."""
 
-    def __init__(self) -> None:
-        self.run = ""
-        self.worker: Any = None
+    def __init__(self, make: Callable[[], Any]):
+        self._make: Callable[[], Any] | None = make
+        self._worker: Any = None
 
-    def pid(self) -> int:
-        return os.getpid()
-
-    def do(self, run: Run, what: str, common: State, part: State) -> State:
-        if run.name != self.run:
-            ray = optional("ray", "a worker", "ray")
-            self.run, self.worker = run.name, run.kind(ray.get(run.setup[0]), run.compute)
-        answer: State = getattr(self.worker, what)(as_tensors(common), as_tensors(part))
-        return as_arrays(answer)
-
-
-def _told(error: Any) -> Exception:
-    """What went wrong in a worker, as it would have been said here."""
-    cause = error.cause
-    return Mistake(str(cause)) if isinstance(cause, Mistake) else error
-
-
-def short(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:200] if lines else type(error).__name__
+    def answer(self, what: str, common: State, part: State) -> State:
+        try:
+            if self._make is not None:
+                self._worker, self._make = self._make(), None
+            found: State = getattr(self._worker, what)(common, part)
+            return found
+        except UserError as mistake:
+            return {"mistake": str(mistake)}
+        except Exception:
+            return {"error": traceback.format_exc()}

@@ -1,6 +1,6 @@
 """The default runtime: every client of a cohort simulated in this process, vectorised.
 
-It draws who turns up, lets `Clients` train only those whose work counts, and keeps what they keep.
+It draws who turns up, lets `ClientPool` train only those whose work counts, and keeps what they keep.
 
 Shape letters: C clients of the cohort, R participants.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +17,21 @@ import torch
 from torch import Tensor
 
 from turnout.clients.state import ClientState
+from turnout.clients.work import assign_work
 from turnout.data import Federation
-from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Simulation, Told
-from turnout.experiment import Algorithm, Experiment
+from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, Simulation
+from turnout.experiment import Experiment
 from turnout.layout import Layout
-from turnout.machine.clock import stage
-from turnout.parts.compression.base import Dense
+from turnout.machine.profiling import stage
 from turnout.parts.local import turn_out
-from turnout.runtimes.clients import Clients, world_attackers
+from turnout.runtimes.client_pool import ClientPool
 from turnout.runtimes.setup import Setup
 from turnout.runtimes.timing import Timing
-from turnout.runtimes.whole_model import with_first_values
 from turnout.types import Extra, Replies, Tensors, Turnout
+from turnout.world.attacks import attackers_of
 from turnout.world.events import Calendar, Event
 from turnout.world.members import Members
 from turnout.world.participation import finished
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What was drawn for a cohort: who turns up, and the work of those who count (None: nobody does)."""
-
-    turnout: Turnout
-    asked: Assignment | None
 
 
 class SimulatedWorld:
@@ -49,7 +41,8 @@ class SimulatedWorld:
         self.experiment, self.federation, self.calendar = experiment, federation, calendar
         self.seed, self.groups = experiment.seed, federation.groups()
         self._total: int | None = None
-        self.attackers = world_attackers(experiment, federation)
+        world = experiment.world
+        self.attackers = attackers_of(world.attack, world.attackers, federation.clients, experiment.seed)
 
     def examples(self, client_C: Tensor) -> Tensor:
         """As clients claim."""
@@ -97,34 +90,17 @@ class Simulated(SimulatedWorld, ABC):
     def layout(self) -> Layout:
         return self.setup.model.layout
 
-    def plan(self, client_C: Tensor, download: Download) -> Plan:
-        """Draw who turns up, and give work to those whose work counts, most first."""
-        turnout, steps_C = self.timed(client_C, download)
+    def plan(self, client_C: Tensor, download: Download) -> tuple[Turnout, Assignment | None]:
+        """Draw who turns up (with devices, in the time there is), and give work to those whose work counts, most first;
+        None: no work counts."""
+        turnout, steps_C = self.turn_out(client_C, download.t)
+        if self.timing is not None:
+            with stage("devices"):
+                held = self.unfinished(client_C, download)
+                turnout, steps_C = self.timing.turn_out(client_C, steps_C, self.held(client_C), download, held)
         if self.attackers is not None:
             turnout = self.attackers.claimed_work(turnout)
-        counts_C = self.algorithm.weighting.counts(turnout)
-        if turnout.times is not None and not self.algorithm.closing.uses_late:
-            counts_C = counts_C & ~turnout.times.late_C
-        elif turnout.times is not None:
-            counts_C = counts_C & torch.isfinite(turnout.times.arrival_C)
-        row_R = counts_C.nonzero().squeeze(1)
-        if len(row_R) == 0:
-            return Plan(turnout, None)
-        steps_R, order_R = torch.sort(steps_C[row_R], descending=True, stable=True)
-        row_R, scale_R = row_R[order_R], None
-        if self.algorithm.scale_at == "client":
-            scale_R = self.algorithm.weighting.client_scale(turnout)[row_R]
-            scale_R = None if bool((scale_R == 1).all()) else scale_R
-        return Plan(turnout, Assignment(client_C[row_R], steps_R, scale_R))
-
-    def timed(self, client_C: Tensor, download: Download) -> tuple[Turnout, Tensor]:
-        """Who turns up with how much work, and how many steps that is; with devices, in the time there is."""
-        turnout, steps_C = self.turn_out(client_C, download.t)
-        if self.timing is None:
-            return turnout, steps_C
-        with stage("devices"):
-            held = self.unfinished(client_C, download)
-            return self.timing.turn_out(client_C, steps_C, self.held(client_C), download, held)
+        return turnout, assign_work(self.algorithm, turnout, steps_C)
 
     @abstractmethod
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
@@ -146,31 +122,30 @@ class Simulated(SimulatedWorld, ABC):
 
 
 class InProcessRuntime(Simulated):
-    """Simulated clients in this process: `Clients`, called directly."""
+    """Simulated clients in this process: `ClientPool`, called directly."""
 
     def __init__(self, setup: Setup):
         super().__init__(setup)
-        self.clients = Clients(setup)
+        self.clients = ClientPool(setup)
 
     @property
     def simulation(self) -> Simulation:
         return self
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
-        """Plan, work, keep."""
-        plan = self.plan(client_C, download)
-        if plan.asked is None:
-            return plan.turnout, None
-        replies, state = self.work(download, plan.asked)
+        turnout, asked = self.plan(client_C, download)
+        if asked is None:
+            return turnout, None
+        replies, state = self.work(download, asked)
         self.clients.keep(replies, state)
-        return plan.turnout, replies
+        return turnout, replies
 
     def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, ClientState]:
         """Map client work over those who work: their replies, and what they would keep.
 
         `dense`: updates as they are, for work that is only looked at.
         """
-        return self.clients.work(download, asked, without_encoding(self.algorithm) if dense else None)
+        return self.clients.work(download, asked, dense)
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         return self.clients.unfinished(client_I, download)
@@ -178,8 +153,8 @@ class InProcessRuntime(Simulated):
     def commit(self, t: int, client_R: Tensor) -> None:
         self.clients.commit(client_R)
 
-    def farewell(self, client_I: Tensor, told: Told) -> Farewell:
-        return self.clients.farewell(client_I, told)
+    def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
+        return self.clients.depart(client_I, outbox)
 
     def forget(self, client_I: Tensor) -> None:
         self.clients.forget(client_I)
@@ -187,7 +162,7 @@ class InProcessRuntime(Simulated):
     def gradient(self, shared_P: Tensor, states: Tensors, client_C: Tensor, share_C: Tensor, t: int) -> Tensor | None:
         """What is personal has its first values, as in the model that is evaluated."""
         clients, here_C = self.clients, self.turn_out(client_C, t)[0].present_C
-        flat_P, own = with_first_values(clients.model, shared_P, states)
+        flat_P, own = clients.model.with_first_values(shared_P, states)
         found_P = clients.mean_gradient(flat_P, own, client_C[here_C], share_C[here_C], t)
         if found_P is not None and not bool(torch.isfinite(found_P).all()):  # a loss that is no number is no answer
             here_C[here_C.clone()] = torch.isfinite(clients.losses(flat_P, own, client_C[here_C], t))
@@ -228,8 +203,3 @@ class InProcessRuntime(Simulated):
         one = replace(asked, client_C=torch.tensor([client]))
         flat_cP, states = self.clients.own_models(one)(torch.tensor([0]))
         return flat_cP[0], {name: value[0] for name, value in states.items()}
-
-
-def without_encoding(algorithm: Algorithm) -> Algorithm:
-    """The same, but updates are sent as they are."""
-    return replace(algorithm, compression=Dense())

@@ -14,22 +14,27 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from turnout.clients.state import ClientState, state_from
 from turnout.engine.trainers import place_of
-from turnout.exchange import Assignment, Download, Measure, Measured
+from turnout.errors import UserError
+from turnout.exchange import Assignment, Download, Measure, Measured, Runtime
+from turnout.parts.terms.base import PersonalModel
 from turnout.runtimes import wire
-from turnout.runtimes.clients import Clients
-from turnout.runtimes.inprocess import InProcessRuntime, without_encoding
-from turnout.runtimes.settings import InProcess
+from turnout.runtimes.client_pool import ClientPool
+from turnout.runtimes.crew import RemoteWorkers
+from turnout.runtimes.inprocess import InProcessRuntime
+from turnout.runtimes.processes import ProcessWorkers, divided
+from turnout.runtimes.ray import RayWorkers
 from turnout.runtimes.setup import Model, Setup
-from turnout.types import Message, Replies, State, Tensors, flatten
+from turnout.settings import InProcess, Processes, Ray
+from turnout.types import Replies, State, Tensors, flatten
 
-TOGETHER = ("t", "lr", "shared", "states", "down")  # of a download: the same for all parts
+TOGETHER = ("t", "lr", "shared", "states", "term_states")  # of a download: the same for all parts
 
 
 def dealt(clients: int, workers: int) -> list[Tensor]:
@@ -41,34 +46,20 @@ def dealt(clients: int, workers: int) -> list[Tensor]:
     return [torch.arange(i, clients, workers) for i in range(min(clients, workers))]
 
 
-class Workers(Protocol):
-    """Workers elsewhere, and what carries trees to them: a Ray cluster, processes of torch.distributed."""
+class NoWorkers:
+    """The process that asks does all the work itself."""
 
-    @property
-    def here(self) -> int:
-        """How many of the parts (none or one) the process that asks does itself."""
-        ...
-
-    @property
-    def parts(self) -> int:
-        """Into how many parts the next cohort is cut."""
-        ...
-
-    @property
-    def copies(self) -> int:
-        """How often the data lies in the memory of the machine that asks."""
-        ...
+    here = parts = copies = 1
 
     def each(self, what: str, common: State, parts: Sequence[State], meanwhile: Callable[[], None]) -> list[State]:
-        """The answers of workers to `what` (a function of theirs), one for each part; `meanwhile()` is called once,
-        while they work."""
-        ...
+        meanwhile()
+        return []
 
     def close(self) -> None:
-        """The run has ended."""
-        ...
+        """There is nothing to release."""
 
-    def describe(self) -> dict[str, Any]: ...
+    def describe(self) -> dict[str, Any]:
+        return {}
 
 
 class PartedRuntime(InProcessRuntime):
@@ -79,16 +70,23 @@ class PartedRuntime(InProcessRuntime):
 
     beyond: float = 0.0
 
-    def __init__(self, setup: Setup, workers: Workers):
+    def __init__(self, setup: Setup, workers: RemoteWorkers):
         super().__init__(setup)
         self.workers = workers
 
     def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, ClientState]:
         places, start = dealt(len(asked.client_R), self.workers.parts), time.perf_counter()
         common = {name: value for name, value in wire.download_tree(download).items() if name in TOGETHER}
-        parts = [self._part(download, asked.take(place), dense) for place in places[self.workers.here :]]
+        parts: list[State] = []
+        for place in places[self.workers.here :]:
+            part = asked.take(place)
+            tree = wire.download_tree(download.among(part.client_R.sort().values))
+            own = {name: value for name, value in tree.items() if name not in TOGETHER}
+            rest = {"asked": wire.assignment_tree(part), "dense": dense}
+            parts.append({"own": own, **rest, **self._kept(part.client_R)})
         found: list[tuple[Replies, Tensors]] = []
         seconds: list[float] = []
+        device = self.setup.place.device
 
         def meanwhile() -> None:
             for place in places[: self.workers.here]:
@@ -98,18 +96,14 @@ class PartedRuntime(InProcessRuntime):
                 seconds.append(time.perf_counter() - began)
 
         for answer in self.workers.each("work", common, parts, meanwhile):
-            found.append((wire.replies_of(answer["replies"]), flatten(answer["rows"])[0]))
+            replies = wire.replies_of(wire.placed(answer["replies"], device, ("tensors", "states", "uploads", "hints")))
+            found.append((replies, flatten(answer["rows"])[0]))
             seconds.append(answer["seconds"])
-        order, device = torch.cat(places).argsort(), self.setup.place.device
-        replies = Replies.join([_replies_on(replies, device) for replies, _ in found]).take(order)
+        order = torch.cat(places).argsort()
+        replies = Replies.join([replies for replies, _ in found]).take(order)
         state = state_from(_joined([rows for _, rows in found], order), len(order), device)
         self.beyond = time.perf_counter() - start - max(seconds)
         return replies, state
-
-    def _part(self, download: Download, asked: Assignment, dense: bool) -> State:
-        tree = wire.download_tree(download.among(asked.client_R.sort().values))
-        own = {name: value for name, value in tree.items() if name not in TOGETHER}
-        return {"own": own, "asked": wire.assignment_tree(asked), "dense": dense, **self._kept(asked.client_R)}
 
     def _kept(self, client_R: Tensor, names: tuple[str, ...] = ("",)) -> State:
         """Who of these clients has rows, and those."""
@@ -124,14 +118,19 @@ class PartedRuntime(InProcessRuntime):
         central, alone = replace(asked, common=False, own=False), replace(asked, central={})
         common = {"shared": asked.shared_P, "states": asked.states}
         places = dealt(len(asked.client_C), self.workers.parts)
-        parts = [self._measured_part(alone, asked.client_C[place]) for place in places[self.workers.here :]]
+        terms = [f"term/{term.name}/" for term in self.algorithm.terms if isinstance(term, PersonalModel)]
+        parts: list[State] = []
+        for place in places[self.workers.here :]:
+            client_c = asked.client_C[place]
+            own = {n: v for n, v in wire.measure_tree(alone, client_c).items() if n not in common}
+            with_rows_c = client_c if asked.own and self.algorithm.makes_own else client_c[:0]
+            parts.append({"own": own, **self._kept(with_rows_c, ("personal", "state/", *terms))})
         one, found = list[Measured](), list[Measured]()
 
         def meanwhile() -> None:
             one.append(self.clients.measure(central))
-            found.extend(
-                self.clients.measure(replace(alone, client_C=asked.client_C[p])) for p in places[: self.workers.here]
-            )
+            for place in places[: self.workers.here]:
+                found.append(self.clients.measure(replace(alone, client_C=asked.client_C[place])))
 
         answers = self.workers.each("measure", common, parts, meanwhile)
         found += [wire.measured_of(answer) for answer in answers]
@@ -139,12 +138,6 @@ class PartedRuntime(InProcessRuntime):
         values, personal = (_joined([getattr(part, name) for part in found], order) for name in ("common", "own"))
         noisy = [part.noisy_C for part in found if part.noisy_C is not None]
         return Measured(one[0].central, values, personal, torch.cat(noisy)[order] if noisy else None)
-
-    def _measured_part(self, asked: Measure, client_c: Tensor) -> State:
-        tree = {n: v for n, v in wire.measure_tree(asked, client_c).items() if n not in ("shared", "states")}
-        terms = [f"mine/{term.name}/" for term in self.algorithm.terms if term.personal]
-        with_rows_c = client_c if asked.own and self.algorithm.makes_own else client_c[:0]
-        return {"own": tree, **self._kept(with_rows_c, ("personal", "state/", *terms))}
 
     def close(self) -> None:
         self.workers.close()
@@ -158,43 +151,33 @@ class PartedRuntime(InProcessRuntime):
 
 
 class Worker:
-    """The other side: `Clients` without a memory, asked by trees."""
+    """The other side: `ClientPool` without a memory, asked by trees."""
 
     def __init__(self, setup: Setup, compute: InProcess):
         place = place_of(compute)
-        self.clients = Clients(replace(setup, experiment=setup.experiment.but(runtime=compute), place=place))
+        self.clients = ClientPool(replace(setup, experiment=setup.experiment.but(runtime=compute), place=place))
 
     def work(self, common: State, part: State) -> State:
         """What those of a part send, and what they would keep."""
         asked, device = wire.assignment_of(part["asked"]), self.clients.place.device
-        download = _download_on(wire.download_of(common | part["own"]), device)
+        tree = wire.placed(common | part["own"], device, ("shared", "states", "term_states", "start"))
+        download = wire.download_of(tree)
         self._remember(part)
-        dense, start = without_encoding(self.clients.algorithm) if part["dense"] else None, time.perf_counter()
-        replies, state = self.clients.work(download, asked, dense)
+        start = time.perf_counter()
+        replies, state = self.clients.work(download, asked, part["dense"])
         rows = {} if part["dense"] else state.to_rows()
         return {"replies": wire.replies_tree(replies), "rows": rows, "seconds": time.perf_counter() - start}
 
     def measure(self, common: State, part: State) -> State:
         """Models of some clients, one by one."""
-        asked = wire.measure_of(common | part["own"])
+        tree = wire.placed(common | part["own"], self.clients.place.device, ("shared", "states", "start"))
         self._remember(part)
-        device, start = self.clients.place.device, asked.start
-        if start is not None:
-            asked = replace(asked, start=lambda client_c: start(client_c).to(device))
-        shared_P, states = asked.shared_P.to(device), _on(asked.states, device)
-        return wire.measured_tree(self.clients.measure(replace(asked, shared_P=shared_P, states=states)))
+        return wire.measured_tree(self.clients.measure(wire.measure_of(tree)))
 
     def _remember(self, part: State) -> None:
         """The rows of a part, and no others."""
         self.clients.store.clear()
         self.clients.store.scatter(part["client"], flatten(part["rows"])[0])
-
-
-def for_workers(setup: Setup) -> Setup:
-    """What a worker is made from: the same, with the module where any process can read it."""
-    model, cpu = setup.model, torch.device("cpu")
-    module = copy.deepcopy(model.module).to(cpu)
-    return replace(setup, model=Model(module, model.layout, model.flat_P.cpu(), _on(model.states, cpu)))
 
 
 def _joined(parts: Sequence[Tensors], order: Tensor) -> Tensors:
@@ -205,22 +188,38 @@ def _joined(parts: Sequence[Tensors], order: Tensor) -> Tensors:
     }
 
 
-def _on(tensors: Tensors, device: torch.device) -> Tensors:
-    return {name: value.to(device) for name, value in tensors.items()}
+def workers_of(settings: Processes | Ray, kind: type, setup: Callable[[], Any]) -> RemoteWorkers:
+    """The workers that settings name, each `kind(setup(), compute)`."""
+    if isinstance(settings, Processes):
+        return ProcessWorkers(settings, kind, setup)
+    return RayWorkers(settings, kind, setup)
 
 
-def _download_on(download: Download, device: torch.device) -> Download:
-    start_CP = None if download.start_CP is None else download.start_CP.to(device)
-    down = {term: _on(tensors, device) for term, tensors in download.down.items()}
-    states, shared_P = _on(download.states, device), download.shared_P.to(device)
-    return replace(download, shared_P=shared_P, states=states, down=down, start_CP=start_CP)
+def in_parts(setup: Setup) -> PartedRuntime:
+    """A runtime that deals parts of each cohort out."""
+    settings = setup.experiment.runtime
+    if isinstance(settings, Processes):
+        settings = divided(settings)
+        setup = replace(setup, experiment=setup.experiment.but(runtime=settings))
+    assert isinstance(settings, Processes | Ray)
+
+    def for_workers() -> Setup:  # the module where any process can read it
+        model, cpu = setup.model, torch.device("cpu")
+        module, states = copy.deepcopy(model.module).to(cpu), wire.placed(model.states, cpu)
+        return replace(setup, model=Model(module, model.layout, model.flat_P.cpu(), states))
+
+    return PartedRuntime(setup, workers_of(settings, Worker, for_workers))
 
 
-def _replies_on(replies: Replies, device: torch.device) -> Replies:
-    return replace(
-        replies,
-        message=Message(_on(replies.message.tensors, device), replies.message.bytes_C),
-        states=_on(replies.states, device),
-        sums={term: _on(tensors, device) for term, tensors in replies.sums.items()},
-        hints=_on(replies.hints, device),
-    )
+RUNTIMES: dict[type, Callable[[Setup], Runtime]] = {InProcess: InProcessRuntime, Processes: in_parts, Ray: in_parts}
+
+
+def open_runtime(settings: Any, setup: Setup) -> Runtime:
+    """The runtime that settings name: one of the table, or what the `open(setup)` of one's own settings makes."""
+    if type(settings) in RUNTIMES:
+        return RUNTIMES[type(settings)](setup)
+    if hasattr(settings, "open"):
+        runtime: Runtime = settings.open(setup)
+        return runtime
+    known = ", ".join(f"turnout.{kind.__name__}()" for kind in RUNTIMES)
+    raise UserError(f"runtime {settings!r} is not known here: use {known}, or settings with a function open(setup)")

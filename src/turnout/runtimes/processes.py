@@ -1,33 +1,38 @@
 """Parts of a cohort in several processes of torch.distributed: this one is the server and works too.
 
 `python -m turnout.runtimes.processes` is one of the others where this process starts them itself; under torchrun the
-same command runs in all of them, and those that are not the first follow (`follow`). Workers remember nothing from part
-to part (parted.py), so a process that dies takes nothing with it: the run ends with a sentence, and `--resume` goes on
-to the same values.
+same command runs in all of them, and all but the first follow it (`follow_torchrun`). Trees (wire.py) travel through
+gloo, or from GPU to GPU through NCCL where every process of a machine has a GPU of its own. torch.distributed cannot
+replace a process: where one dies, the run ends with an error, and `--resume` continues to the same values.
 """
 
 from __future__ import annotations
 
+import datetime
 import io
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
-import traceback
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.machine.script import script_left_alone
-from turnout.machine.threads import cores
-from turnout.runtimes.keeping import KEPT
-from turnout.runtimes.ranks import Ranks, Torn, join_ranks, start_ranks, started_ranks, under_torchrun
-from turnout.runtimes.settings import InProcess, Processes
+from turnout.errors import UserError
+from turnout.machine.threads import cores, script_left_alone
+from turnout.runtimes.crew import Hand, RemoteWorkers, WorkerLost
+from turnout.runtimes.wire import read_tree, write_tree
+from turnout.settings import InProcess, Processes
 from turnout.types import State
 
 GROUP = "processes"
@@ -35,60 +40,30 @@ CANNOT_TRAVEL = (
     "runtime.kind = 'processes' gives the experiment to other processes, and something in it is this program's alone "
     "(a function of the script itself, a lambda): put it into a module that can be imported ({})"
 )
+PATIENCE = datetime.timedelta(days=1)  # for a process that is silent; one that has ended is noticed at once
+START_SECONDS = 120.0
+HOST = "127.0.0.1"
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-class ProcessWorkers:
-    """This process, which does the first part itself, and others: started when there is work for them.
-
-    A worker is `kind(setup(), compute)`.
-    """
+class ProcessWorkers(RemoteWorkers):
+    """This process, which does the first part itself, and others."""
 
     here = 1
 
     def __init__(self, settings: Processes, kind: type, setup: Callable[[], Any]):
-        self.parts, self.copies = number_of(settings), on_this_machine(settings)
-        self._compute, self._kind, self._setup = settings.compute, kind, setup
-        self._ranks: Ranks | None = None
+        super().__init__(GROUP, kind, setup, settings.compute)
+        self.number, self.copies = number_of(settings), on_this_machine(settings)
 
     @property
-    def ranks(self) -> Ranks:
-        """The processes, made ready for this run."""
-        if self._ranks is None:
-            setup = packed((self._kind, self._setup(), self._compute))
-            self._ranks = KEPT.started(GROUP, lambda: opened(self.parts), Ranks.end)
-            self._ranks.tell_all({"what": "open", "setup": torch.frombuffer(setup, dtype=torch.uint8)})
-        return self._ranks
+    def parts(self) -> int:
+        return self.number
 
-    def each(self, what: str, common: State, parts: Sequence[State], meanwhile: Callable[[], None]) -> list[State]:
-        if not parts:
-            meanwhile()
-            return []
-        try:
-            ranks, others = self.ranks, range(1, len(parts) + 1)
-            ranks.tell_all({"what": what, "parts": len(parts), "common": common})
-            for rank in others:
-                ranks.send(parts[rank - 1], rank)
-            meanwhile()
-            return [_done(ranks.receive(rank)) for rank in others]
-        except Torn as error:
-            self._broken()
-            raise Mistake(f"{error}; what is on the disk is whole: go on with --resume (Python: resume=True)") from None
-        except BaseException:  # the others are in the middle of something
-            self._broken()
-            raise
-
-    def _broken(self) -> None:
-        if self._ranks is not None:
-            self._ranks.whole, self._ranks = False, None
-        KEPT.end(GROUP)
-
-    def close(self) -> None:
-        if self._ranks is not None:
-            self._ranks = None
-            KEPT.let_go(GROUP)
+    def start(self) -> Ranks:
+        return opened(self.number)
 
     def describe(self) -> dict[str, Any]:
-        return {"processes": self.parts}
+        return {"processes": self.number}
 
 
 def divided(settings: Processes) -> Processes:
@@ -102,10 +77,10 @@ def number_of(settings: Processes) -> int:
         return settings.number
     size = int(os.environ["WORLD_SIZE"])
     if os.environ["RANK"] != "0":
-        raise Mistake("torchrun runs this program in every process, and only the first has the experiment: use "
+        raise UserError("torchrun runs this program in every process, and only the first has the experiment: use "
                       "torchrun -m turnout run, or runtime.kind = 'processes' without torchrun")  # fmt: skip
     if size != settings.number:
-        raise Mistake(f"torchrun has started {size} processes, and runtime.number is {settings.number}: say the same")
+        raise UserError(f"torchrun has started {size} processes, and runtime.number is {settings.number}: say the same")
     return size
 
 
@@ -114,87 +89,177 @@ def on_this_machine(settings: Processes) -> int:
 
 
 def opened(number: int) -> Ranks:
-    return join_ranks() if under_torchrun() else start_ranks(number, "turnout.runtimes.processes")
+    return join_ranks() if under_torchrun() else start_ranks(number)
 
 
-def packed(made_from: tuple[type, Any, InProcess]) -> bytearray:
-    """What the others are made from, as bytes."""
-    written = io.BytesIO()
+class Ranks:
+    """This process among those of torch.distributed. Rank 0 is the server's; the others wait for what it tells all.
+
+    others   the processes that this one has started itself
+    settled  whether the others wait for the first; otherwise they are killed at the end
+    """
+
+    def __init__(self, rank: int, size: int, others: Sequence[subprocess.Popen[bytes]] = ()):
+        self.rank, self.size, self.others, self.settled = rank, size, others, True
+        self._by_gpu = "nccl" in str(dist.get_backend_config())
+        self._given = deque[int]()
+
+    # -- the first process
+
+    def open(self, kind: type, setup: Any, compute: InProcess) -> None:
+        written = io.BytesIO()
+        try:
+            with script_left_alone():
+                pickle.dump((kind, setup, compute), written)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise UserError(CANNOT_TRAVEL.format(error)) from error
+        given = torch.frombuffer(bytearray(written.getbuffer()), dtype=torch.uint8)
+        self._tell_all({"what": "open", "setup": given})
+
+    def share(self, what: str, common: State, parts: int) -> None:
+        self._given.clear()
+        self._tell_all({"what": what, "parts": parts, "common": common})
+
+    def is_free(self) -> bool:
+        return True  # a cohort is cut into as many parts as there are processes
+
+    def give(self, i: int, part: State) -> None:
+        self.send(part, i + 1)
+        self._given.append(i)
+
+    def collect(self) -> tuple[int, State | WorkerLost]:
+        i = self._given.popleft()
+        return i, self.receive(i + 1)
+
+    def _tell_all(self, tree: State) -> None:
+        write_tree(tree, self._over(lambda value: dist.broadcast(value, 0)), self._by_gpu)
+
+    # -- all processes
+
+    def send(self, tree: State, to: int) -> None:
+        write_tree(tree, self._over(lambda value: dist.send(value, to)), self._by_gpu)
+
+    def receive(self, source: int) -> State:
+        return read_tree(self._over(lambda value: dist.recv(value, source)))
+
+    def hear(self) -> State:
+        """What the first process tells all others."""
+        return read_tree(self._over(lambda value: dist.broadcast(value, 0)))
+
+    def _over(self, carry: Callable[[Tensor], Any]) -> Callable[[Tensor], None]:
+        """Carries a tensor; raises `WorkerLost` if another process has ended."""
+
+        def carried(value: Tensor) -> None:
+            try:
+                carry(value)
+            except RuntimeError as error:
+                self.settled = False
+                time.sleep(0.1)  # the system may close a connection before it says that the process has ended
+                codes = {i + 2: code for i, process in enumerate(self.others) if (code := process.poll()) is not None}
+                who = ", ".join(f"process {i} of {self.size} has ended ({_way(code)})" for i, code in codes.items())
+                first_line = str(error).splitlines()[0][:160]
+                raise WorkerLost(who or f"another process has ended ({first_line})") from error
+
+        return carried
+
+    def end(self) -> None:
+        """Let the others end; kill them where one has ended already or is in the middle of something."""
+        if self.settled and self.rank == 0:
+            with suppress(WorkerLost):
+                self._tell_all({"what": "end"})
+        with suppress(RuntimeError):
+            dist.destroy_process_group()
+        for process in self.others:
+            if not self.settled:
+                process.kill()
+            if process.stdin is not None:
+                process.stdin.close()
+            process.wait()
+
+
+def _way(code: int) -> str:
+    return f"by signal {-code}" if code < 0 else f"code {code}"
+
+
+def under_torchrun() -> bool:
+    """Whether torchrun has started this process with others."""
+    return all(name in os.environ for name in TORCHRUN) and int(os.environ["WORLD_SIZE"]) > 1
+
+
+def join_ranks() -> Ranks:
+    """This process among those that torchrun has started."""
+    place = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    dist.init_process_group(_backend(*place), timeout=PATIENCE)
+    return Ranks(dist.get_rank(), dist.get_world_size())
+
+
+def start_ranks(size: int) -> Ranks:
+    """Start the others on this machine, each as this module with PORT RANK SIZE."""
+    if dist.is_initialized():
+        raise UserError("this program uses torch.distributed itself: runtime.kind = 'processes' cannot start it again")
+    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    command = [sys.executable, "-m", "turnout.runtimes.processes", str(store.port)]
+    others = [
+        subprocess.Popen([*command, str(rank), str(size)], stdin=subprocess.PIPE, stdout=sys.stderr, env=environment)
+        for rank in range(1, size)
+    ]
+    deadline = time.monotonic() + START_SECONDS
     try:
-        with script_left_alone():
-            pickle.dump(made_from, written)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise Mistake(CANNOT_TRAVEL.format(error)) from error
-    return bytearray(written.getbuffer())
+        while not store.check([f"here/{rank}" for rank in range(1, size)]):
+            ended = [code for process in others if (code := process.poll()) is not None]
+            if ended or time.monotonic() > deadline:
+                raise UserError(f"a process could not be started ({_way(ended[0]) if ended else 'it did not answer'})")
+            time.sleep(0.01)
+        dist.init_process_group(_backend(0, size), store=store, rank=0, world_size=size, timeout=PATIENCE)
+    except BaseException:
+        for process in others:
+            process.kill()
+            process.wait()
+        raise
+    return Ranks(0, size, others)
 
 
-def _done(answer: State) -> State:
-    """What a worker has done, or what went wrong there."""
-    if "mistake" in answer:
-        raise Mistake(answer["mistake"])
-    if "error" in answer:
-        raise RuntimeError(f"in another process: {answer['error']}")
-    return answer
+def _backend(local_rank: int, on_this_machine: int) -> str:
+    """From GPU to GPU where every process of a machine has one of its own, and takes it; NCCL refuses to share one."""
+    if torch.cuda.device_count() < on_this_machine:
+        return "gloo"
+    torch.cuda.set_device(local_rank)
+    return "cpu:gloo,cuda:nccl"
 
 
-# -- the other side
+# -- the other processes
 
 
-class Follower:
-    """A process that does what the first one says."""
+def follow(ranks: Ranks, local_rank: int) -> int:
+    """Do what the first process asks until the run ends (0), or that process has ended (1)."""
+    torch.set_num_threads(1)
 
-    def __init__(self, ranks: Ranks, local_rank: int):
-        self.ranks, self.local_rank = ranks, local_rank
-        self._given: Tensor | None = None  # what the next worker is made from
-        self._worker: Any = None
+    def make(given: Tensor) -> Any:
+        kind, setup, compute = pickle.loads(given.numpy().tobytes())
+        gpus = torch.cuda.device_count()
+        if gpus > 1 and compute.device in ("auto", "cuda"):  # each process of a machine on its own
+            compute = replace(compute, device=f"cuda:{local_rank % gpus}")
+        return kind(setup, compute)
 
-    def follow(self) -> int:
-        """Until all is over (0), or the first process is gone (1)."""
-        torch.set_num_threads(1)
-        try:
-            while (order := self.ranks.hear())["what"] != "end":
-                if order["what"] == "open":
-                    self._given, self._worker = order["setup"], None
-                elif self.ranks.rank <= order["parts"]:
-                    part = self.ranks.receive(0)
-                    self.ranks.send(self._answer(order["what"], order["common"], part), 0)
-        except Torn as error:
-            print(f"process {self.ranks.rank + 1} of {self.ranks.size} gives up: {error}", file=sys.stderr)
-            return 1
-        self.ranks.end()
-        return 0
-
-    def _answer(self, what: str, common: State, part: State) -> State:
-        try:
-            found: State = getattr(self._at_work(), what)(common, part)
-            return found
-        except Mistake as mistake:
-            return {"mistake": str(mistake)}
-        except Exception:
-            return {"error": traceback.format_exc()}
-
-    def _at_work(self) -> Any:
-        """The worker of this run, made for its first part."""
-        if self._worker is None:
-            assert self._given is not None
-            kind, setup, compute = pickle.loads(self._given.numpy().tobytes())
-            self._worker = kind(setup, _on_own_gpu(compute, self.local_rank))
-            self._given = None
-        return self._worker
-
-
-def _on_own_gpu(compute: InProcess, local_rank: int) -> InProcess:
-    """Each process of a machine on its own GPU, where there are enough."""
-    gpus = torch.cuda.device_count()
-    if gpus < 2 or compute.device not in ("auto", "cuda"):
-        return compute
-    return replace(compute, device=f"cuda:{local_rank % gpus}")
+    try:
+        while (order := ranks.hear())["what"] != "end":
+            if order["what"] == "open":
+                hand = Hand(partial(make, order["setup"]))
+            elif ranks.rank <= order["parts"]:
+                part = ranks.receive(0)
+                ranks.send(hand.answer(order["what"], order["common"], part), 0)
+    except WorkerLost as error:
+        print(f"process {ranks.rank + 1} of {ranks.size} gives up: {error}", file=sys.stderr)
+        return 1
+    ranks.end()
+    return 0
 
 
 def follow_torchrun() -> int:
     """What all but the first process do under torchrun; its exit code."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun ends all when one has failed; nothing is to be saved here
-    return Follower(join_ranks(), int(os.environ["LOCAL_RANK"])).follow()
+    return follow(join_ranks(), int(os.environ["LOCAL_RANK"]))
 
 
 def main() -> None:
@@ -207,8 +272,10 @@ def main() -> None:
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-    code = Follower(started_ranks(port, rank, size), rank).follow()
-    os._exit(code)  # the thread above is still reading
+    store = dist.TCPStore(HOST, port, is_master=False)
+    store.set(f"here/{rank}", "1")
+    dist.init_process_group(_backend(rank, size), store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    os._exit(follow(Ranks(rank, size), rank))  # the thread above is still reading
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Parts of a cohort on the workers of a Ray cluster. Only this module loads Ray.
 
-Workers (parted.py) are the actors of crew.py. Data and model are put into the object store once a run and read by every
-worker once; what a round sends to all is put there once a round. Tensors travel as numpy arrays, which the store shares
-between the processes of a machine.
+Data and model are put into the object store once a run and read by every worker once; what a round sends to all is put
+there once a round. Trees (wire.py) travel as numpy arrays, which the store shares between the processes of a machine. A
+part whose worker has died is given to another one, and a new one is started meanwhile.
 """
 
 from __future__ import annotations
@@ -14,87 +14,189 @@ import signal
 import socket
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from turnout.errors import Mistake
+import numpy as np
+
+from turnout.errors import UserError
 from turnout.machine.optional import optional
 from turnout.machine.threads import cores
-from turnout.runtimes.crew import Crew, Run, short
-from turnout.runtimes.keeping import KEPT
-from turnout.runtimes.settings import InProcess
-from turnout.runtimes.settings import Ray as Settings
+from turnout.runtimes.crew import Hand, RemoteWorkers, WorkerLost
+from turnout.runtimes.wire import read_tree, write_tree
+from turnout.settings import InProcess
+from turnout.settings import Ray as Settings
 from turnout.types import State
 
 NO_CLUSTER = "runtime.address = {!r}: no Ray cluster answers there ({}); start one with `ray start --head`"
+START_SECONDS = 120.0  # how long to wait for workers
 
 
-class RayWorkers:
-    """Workers on a cluster: started when there is work, let go when the run has ended.
-
-    A worker is `kind(setup(), compute)`.
-    """
-
-    here = 0
-    copies = 1
+class RayWorkers(RemoteWorkers):
+    """Workers on a Ray cluster."""
 
     def __init__(self, settings: Settings, kind: type, setup: Callable[[], Any]):
-        self.ray = optional("ray", "runtime.kind = 'ray'", "ray")
-        self.settings, self._name = settings, f"ray {replace(settings, compute=InProcess())}"
-        self._kind, self._setup = kind, setup
-        self._run: Run | None = None
-        self._ours = False
+        compute = settings.compute
+        device = "cpu" if compute.device == "auto" and not settings.gpus else compute.device
+        compute = replace(compute, threads=compute.threads or settings.cpus, device=device)
+        super().__init__(f"ray {replace(settings, compute=InProcess())}", kind, setup, compute)
+        self.ray, self.settings = optional("ray", "runtime.kind = 'ray'", "ray"), settings
 
     @property
-    def crew(self) -> Crew:
-        crew: Crew = KEPT.started(self._name, self._start, self._end)
-        if self._run is None:
-            self._run = Run(secrets.token_hex(8), self._kind, [self.ray.put(self._setup())], self._compute())
-        return crew
+    def parts(self) -> int:
+        ready: int = self.group.ready()
+        return ready
 
-    def _start(self) -> Crew:
-        """Everybody at work, on a cluster that is joined or started."""
-        settings = self.settings
-        self._ours = connect(self.ray, settings)
+    def start(self) -> RayGroup:
+        return RayGroup(self.ray, self.settings)
+
+    def describe(self) -> dict[str, Any]:
+        return {"workers": self.settings.workers or "all"}
+
+
+class RayRun(NamedTuple):
+    """What the workers of a run are made from.
+
+    name     differs between runs
+    kind     class of a worker
+    setup    reference to its setup, in a list: a worker looks it up once, not with every part
+    compute  how it computes
+    """
+
+    name: str
+    kind: type
+    setup: list[Any]
+    compute: InProcess
+
+
+class RayGroup:
+    """The actors on a cluster that was joined or started: those that are idle, at work, and starting."""
+
+    def __init__(self, ray: Any, settings: Settings):
+        self.ray, self.settled = ray, True
+        self._ours = connect(ray, settings)
+        needs = {"num_cpus": settings.cpus, "num_gpus": settings.gpus}
+        self._actor = ray.remote(RayHand).options(max_restarts=0, scheduling_strategy="SPREAD", **needs)
+        self._hired: list[Any] = []
+        self._idle: list[Any] = []
+        self._starting: dict[Any, tuple[Any, bool]] = {}  # a sign of life -> its actor, and whether it has lived before
+        self._busy: dict[Any, tuple[Any, int]] = {}  # an answer -> its actor, and the part
+        self._run: RayRun | None = None
+        self._shared: tuple[str, Any] = "", None
         try:
-            return Crew(self.ray, settings.workers or room(self.ray, settings), settings.cpus, settings.gpus)
+            for _ in range(settings.workers or room(ray, settings)):
+                self._hire()
+            self._welcome(START_SECONDS, len(self._starting))
         except BaseException:
-            self._leave()
+            self.end()
             raise
 
-    def _end(self, crew: Crew) -> None:
-        crew.end()
-        self._leave()
+    def _hire(self) -> None:
+        actor = self._actor.remote()
+        self._hired.append(actor)
+        self._starting[actor.pid.remote()] = actor, False
 
-    def _leave(self) -> None:
+    def _welcome(self, seconds: float, wanted: int) -> None:
+        """Actors that have started are idle; one that cannot start says why."""
+        if not self._starting:
+            return
+        done, _ = self.ray.wait(list(self._starting), num_returns=min(wanted, len(self._starting)), timeout=seconds)
+        for sign in done:
+            actor, lived = self._starting.pop(sign)
+            try:
+                self.ray.get(sign)
+                self._idle.append(actor)
+            except self.ray.exceptions.RayError as error:
+                if lived:
+                    self._hire()
+                elif not self._idle and not self._starting:
+                    raise UserError(f"no worker can start on the Ray cluster: {short(error)}") from error
+        if not self._idle and not done and seconds:
+            raise UserError(
+                f"no worker has started on the Ray cluster in {seconds:g} seconds: it may have no room for one (see "
+                "`ray status`); lower runtime.cpus or runtime.gpus"
+            )
+
+    def ready(self) -> int:
+        """How many are idle: at least one."""
+        self._welcome(0, len(self._starting))
+        while not self._idle:
+            self._welcome(START_SECONDS, 1)
+        return len(self._idle)
+
+    def open(self, kind: type, setup: Any, compute: InProcess) -> None:
+        self._run = RayRun(secrets.token_hex(8), kind, [self.ray.put(setup)], compute)
+
+    def share(self, what: str, common: State, parts: int) -> None:
+        self._shared = what, self.ray.put(_arrays(common))
+        self._idle.sort(key=self._hired.index)  # the same part of the next question goes to the same worker
+
+    def is_free(self) -> bool:
+        return bool((self._idle or not self._busy) and self.ready())
+
+    def give(self, i: int, part: State) -> None:
+        actor = self._idle.pop(0)
+        self._busy[actor.answer.remote(self._run, *self._shared, _arrays(part))] = actor, i
+
+    def collect(self) -> tuple[int, State | WorkerLost]:
+        (answer,), _ = self.ray.wait(list(self._busy), num_returns=1)
+        actor, i = self._busy.pop(answer)
+        try:
+            found = _tree(self.ray.get(answer))
+        except self.ray.exceptions.RayTaskError:  # it lives, and could not read what it was given
+            raise
+        except self.ray.exceptions.RayError as error:
+            self.ray.kill(actor)
+            self._hired.remove(actor)
+            self._hire()
+            # Idle actors may have died with it: each must show that it lives.
+            self._starting |= {other.pid.remote(): (other, True) for other in self._idle}
+            self._idle = []
+            return i, WorkerLost(short(error))
+        self._idle.append(actor)
+        return i, found
+
+    def end(self) -> None:
+        for actor in [*self._idle, *(actor for actor, _ in (*self._starting.values(), *self._busy.values()))]:
+            self.ray.kill(actor)
         if self._ours:
             with _quietly():
                 self.ray.shutdown()
 
-    def _compute(self) -> InProcess:
-        """How workers compute; on a GPU only where they are given some."""
-        compute, settings = self.settings.compute, self.settings
-        device = "cpu" if compute.device == "auto" and not settings.gpus else compute.device
-        return replace(compute, threads=compute.threads or settings.cpus, device=device)
 
-    @property
-    def parts(self) -> int:
-        return self.crew.ready()
+class RayHand:
+    """A `Hand` as an actor: arrays come and go. It is made anew for every run."""
 
-    def each(self, what: str, common: State, parts: Sequence[State], meanwhile: Callable[[], None]) -> list[State]:
-        crew = self.crew
-        assert self._run is not None
-        return crew.each((self._run, what), common, parts, meanwhile)
+    def __init__(self) -> None:
+        self.run = ""
+        self.hand: Hand
 
-    def close(self) -> None:
-        if self._run is not None:
-            self._run = None
-            KEPT.let_go(self._name)
+    def pid(self) -> int:
+        return os.getpid()
 
-    def describe(self) -> dict[str, Any]:
-        return {"workers": self.settings.workers or "all"}
+    def answer(self, run: RayRun, what: str, common: list[np.ndarray], part: list[np.ndarray]) -> list[np.ndarray]:
+        if run.name != self.run:
+            ray = optional("ray", "a worker", "ray")
+            self.run, self.hand = run.name, Hand(lambda: run.kind(ray.get(run.setup[0]), run.compute))
+        return _arrays(self.hand.answer(what, _tree(common), _tree(part)))
+
+
+def _arrays(tree: State) -> list[np.ndarray]:
+    found: list[np.ndarray] = []
+    write_tree(tree, lambda value: found.append(value.numpy()))
+    return found
+
+
+def _tree(arrays: list[np.ndarray]) -> State:
+    rest = iter(arrays)
+    return read_tree(lambda value: np.copyto(value.numpy(), next(rest)))
+
+
+def short(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__
 
 
 def connect(ray: Any, settings: Settings) -> bool:
@@ -102,31 +204,25 @@ def connect(ray: Any, settings: Settings) -> bool:
     if ray.is_initialized():
         return False
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    _check_answers(settings.address)
+    host, _, port = (settings.address or "").rpartition("://")[2].rpartition(":")
+    if port.isdigit():  # without an answer there, Ray itself would try for minutes
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+        except OSError as error:
+            raise UserError(NO_CLUSTER.format(settings.address, error.strerror or error)) from error
     wanted = (settings.workers or 1) * settings.cpus
     here = {} if settings.address else {"include_dashboard": False, "num_cpus": max(wanted, cores())}
     try:
         with _quietly():
             ray.init(settings.address or "local", log_to_driver=False, logging_level="ERROR", **here)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise Mistake(NO_CLUSTER.format(settings.address, short(error))) from error
+        raise UserError(NO_CLUSTER.format(settings.address, short(error))) from error
     return True
-
-
-def _check_answers(address: str | None) -> None:
-    """Somebody listens at host:port: Ray itself would try for minutes."""
-    host, _, port = (address or "").rpartition("://")[2].rpartition(":")
-    if not port.isdigit():
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
-        raise Mistake(NO_CLUSTER.format(address, error.strerror or error)) from error
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Ray leaves files for the system to close, and replaces the handler of SIGTERM; ours says how to go on."""
+    """Ray leaves files for the system to close, and replaces the handler of SIGTERM; ours says how to resume."""
     main, before = threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGTERM)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

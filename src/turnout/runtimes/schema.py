@@ -68,7 +68,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Text:
-    """A text of at least `least` and at most `most` characters; a `name` has only such that can be printed."""
+    """A text of `least` to `most` characters; all of a `name` can be printed."""
 
     most: int = 1000
     least: int = 0
@@ -105,8 +105,14 @@ class Maybe:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A tensor. A size that is None is any; `gaps`: entries that are not finite are allowed, and mean no value."""
+class RowSchema:
+    """A tensor.
+
+    shape      its sizes; None: any
+    types      its possible types
+    low, high  the range of its entries; None: any
+    gaps       whether entries may be not finite, which means that there is no value
+    """
 
     shape: tuple[int | None, ...]
     types: tuple[torch.dtype, ...] = FLOATS

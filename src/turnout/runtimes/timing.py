@@ -37,10 +37,11 @@ from turnout.experiment import Algorithm
 from turnout.parts.closing import IDLE, close
 from turnout.parts.compression.base import Sending
 from turnout.parts.local import full_steps, turnout_of
+from turnout.parts.terms.base import sends
 from turnout.rng import uniform
 from turnout.runtimes.setup import Model, Setup
 from turnout.types import Replies, Times, Turnout, row_bytes, wire_bytes
-from turnout.world.devices.base import DeviceDraw, Devices
+from turnout.world.devices import DeviceDraw, Devices
 from turnout.world.devices.timeline import Pace, Passes
 
 TRAINING = 3  # a forward and a backward pass are about three forward passes
@@ -85,7 +86,7 @@ class Timing:
         states |= initial_moments(layout, shared_P, algorithm)
         states |= initial_shared(layout, model.flat_P, model.states, algorithm)
         hints = algorithm.substitution.hints(torch.zeros(1, layout.shared), 0, seed)
-        sums = sum(term.sends for term in algorithm.terms) * layout.shared
+        sums = sum(sends(term) for term in algorithm.terms) * layout.shared
         return cls(
             devices=devices,
             algorithm=algorithm,
@@ -107,17 +108,17 @@ class Timing:
 
         `held` is what clients say of the model they hold. Late clients are in it with the work they would have done.
         """
-        t, moment, closing = download.t, download.moment, self.algorithm.closing
+        t, timing, closing = download.t, download.timing, self.algorithm.closing
         draw = self.devices.draw(client_C, t, self.seed)
         passes = Passes.of(examples_C, self.algorithm.local.batch_of(examples_C, t), self.drop_single)
-        down_C = (moment.owed(client_C, held.message.tensors) + held.report["bytes_down"]).double()
+        down_C = (timing.owed(client_C, held.message.tensors) + held.report["bytes_down"]).double()
         up_C = torch.full_like(down_C, self.planned_bytes(t))
         pace = Pace.of(draw, down_C, up_C, self.flops, passes)
-        on_C = self.devices.on_for(client_C, moment.now, self.seed)
+        on_C = self.devices.on_for(client_C, timing.now, self.seed)
         steps_C = torch.where(on_C > 0, steps_C, 0)
         full_C = full_steps(examples_C, self.algorithm.local, self.drop_single, t)
         complete_C = pace.download_C + pace.train_C(full_C) + pace.upload_C
-        by_C = torch.minimum(on_C, torch.full_like(on_C, moment.limit))
+        by_C = torch.minimum(on_C, torch.full_like(on_C, timing.limit))
         never_C = torch.zeros_like(steps_C, dtype=torch.bool)
         if closing.partial:
             fit_C = torch.minimum(steps_C, pace.steps_by(by_C))
@@ -133,23 +134,26 @@ class Timing:
         times = _times(pace, draw, down_C, complete_C, begin_C, train_C, there_C, closes, self.devices.tiers)
         late_C = there_C & ~in_time_C
         last = bool(in_time_C.any()) and float(times.arrival_C[in_time_C].max()) >= closes - 1e-9
-        times = _lost(replace(times, late_C=late_C, ends_with_last=last, planned_up=self.planned_bytes(t)), never_C)
+        # A client that never replies uploads nothing: its upload is endless, until the round is closed.
+        upload_C = torch.where(never_C & late_C, torch.inf, times.upload_C)
+        planned = self.planned_bytes(t)
+        times = replace(times, late_C=late_C, upload_C=upload_C, ends_with_last=last, planned_up=planned)
         return replace(turnout_of(client_C, steps_C, full_C, self.algorithm.local), times=times), steps_C
 
     def _order(self, client_C: Tensor, total_C: Tensor, download: Download) -> tuple[Tensor, float, Tensor]:
         """When each begins (NaN: it is not asked after all), when the round is closed, and who has replied by then."""
-        moment, closing = download.moment, self.algorithm.closing
+        timing, closing = download.timing, self.algorithm.closing
         if closing.buffer is None:
-            closes, in_time_C = close(total_C, moment.limit, closing.enough(len(total_C)))
+            closes, in_time_C = close(total_C, timing.limit, closing.enough(len(total_C)))
             return torch.zeros_like(total_C), closes, in_time_C
         place_C = uniform(self.seed, "order", download.t, ids=client_C)
-        if moment.drawn is not None:
-            place_C = torch.where(torch.isin(client_C, moment.drawn), place_C, place_C + 1)
+        if timing.drawn is not None:
+            place_C = torch.where(torch.isin(client_C, timing.drawn), place_C, place_C + 1)
         order_C = place_C.argsort()
         asked = zip(client_C[order_C].tolist(), total_C[order_C].tolist(), strict=True)
         waiting = [(client, seconds) for client, seconds in asked if math.isfinite(seconds)]
-        flying = list(zip(moment.client_F.tolist(), (moment.arrival_F - moment.now).tolist(), strict=True))
-        begin, arrived, closes = buffered(flying, waiting, moment.seats, closing.buffer)
+        flying = list(zip(timing.client_F.tolist(), (timing.arrival_F - timing.now).tolist(), strict=True))
+        begin, arrived, closes = buffered(flying, waiting, timing.seats, closing.buffer)
         begin_C = torch.tensor([begin.get(client, math.nan) for client in client_C.tolist()], dtype=total_C.dtype)
         return begin_C, closes, torch.isin(client_C, torch.tensor(arrived, dtype=torch.int64))
 
@@ -211,8 +215,3 @@ def _times(
         closes=closes,
         tiers=tiers,
     )
-
-
-def _lost(times: Times, never_C: Tensor) -> Times:
-    """Who never replies uploads nothing: its upload is endless, until the round is closed."""
-    return replace(times, upload_C=torch.where(never_C & times.late_C, torch.inf, times.upload_C))

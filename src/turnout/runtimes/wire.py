@@ -9,30 +9,34 @@ Shape letters: C clients of the cohort, R replies.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.exchange import Assignment, Download, Farewell, Measure, Measured, Told
+from turnout.errors import UserError
+from turnout.exchange import Assignment, Download, Measure, Measured, Outbox
 from turnout.types import Message, Replies, State, Tensors, flatten, unflatten
 from turnout.world.members import Members
 
-PLAIN = "turnout"  # the header's entry for everything that is no tensor
+PLAIN = "turnout"  # the header's entry for everything but tensors
+ALONE = 1 << 16  # bytes from which copying a tensor costs more than a message of its own
 
 
 def pack(tree: State) -> bytes:
-    """A tree as bytes; what is None is left out by whoever makes the tree.
+    """A tree as bytes; it has no entries that are None.
 
     >>> unpack(pack({"a": {"x": torch.tensor([1, 2]), "n": 3}, "none": {}}))
     {'a': {'n': 3, 'x': tensor([1, 2])}, 'none': {}}
     """
-    tensors, plain = flatten(tree)
+    return _packed(*flatten(tree))
+
+
+def _packed(tensors: Tensors, plain: dict[str, Any]) -> bytes:
     ready = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     return bytes(save(ready, {PLAIN: json.dumps(plain)}))
 
@@ -42,7 +46,7 @@ def unpack(message: bytes) -> State:
     try:
         return unflatten(*flat(message))
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise Mistake(f"a message of {len(message)} bytes cannot be read: {error}") from error
+        raise UserError(f"a message of {len(message)} bytes cannot be read: {error}") from error
 
 
 def flat(message: bytes) -> tuple[Tensors, dict[str, Any]]:
@@ -51,6 +55,37 @@ def flat(message: bytes) -> tuple[Tensors, dict[str, Any]]:
     header = json.loads(message[8 : 8 + length])
     plain = json.loads(header["__metadata__"][PLAIN])
     return load(message), dict(plain.items())
+
+
+def write_tree(tree: State, out: Callable[[Tensor], Any], by_gpu: bool = False) -> None:
+    """Send a tree as tensors: a length, as many bytes with the small ones, and those that are large or on a GPU."""
+    tensors, plain = flatten(tree)
+    ready = {name: (value if by_gpu else value.cpu()).detach().contiguous() for name, value in tensors.items()}
+    alone = {name: value for name, value in ready.items() if value.device.type != "cpu" or value.nbytes >= ALONE}
+    about = {n: (str(v.dtype)[6:], list(v.shape), v.device.type) if n in alone else None for n, v in ready.items()}
+    packed = _packed({n: v for n, v in ready.items() if n not in alone}, {"plain": plain, "about": about})
+    first = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+    for value in (torch.tensor([len(first)]), first, *(value for value in alone.values() if value.numel())):
+        out(value)
+
+
+def read_tree(into: Callable[[Tensor], Any]) -> State:
+    """Receive a tree; `into` fills a tensor with what comes next."""
+    length = torch.zeros(1, dtype=torch.int64)
+    into(length)
+    first = torch.empty(int(length), dtype=torch.uint8)
+    into(first)
+    small, header = flat(first.numpy().tobytes())
+    tensors: Tensors = {}
+    for name, kind in header["about"].items():
+        if kind is None:
+            tensors[name] = small[name]
+            continue
+        dtype, shape, device = kind
+        tensors[name] = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+        if tensors[name].numel():
+            into(tensors[name])
+    return unflatten(tensors, header["plain"])
 
 
 def _names(tree: State) -> Tensors:
@@ -65,9 +100,9 @@ def download_tree(download: Download) -> State:
         "lr": download.lr,
         "shared": download.shared_P,
         "states": download.states,
-        "down": download.down,
+        "term_states": download.term_states,
         "client": download.client_C,
-        "told": download.told.to_state(),
+        "outbox": download.outbox.to_state(),
         **own,
     }
 
@@ -78,10 +113,10 @@ def download_of(tree: State) -> Download:
         lr=tree["lr"],
         shared_P=tree["shared"],
         states=_names(tree["states"]),
-        down=tree["down"],
+        term_states=tree["term_states"],
         client_C=tree["client"],
         start_CP=tree.get("start"),
-        told=Told.from_state(tree["told"]),
+        outbox=Outbox.from_state(tree["outbox"]),
     )
 
 
@@ -101,21 +136,13 @@ def replies_tree(replies: Replies) -> State:
 
 def replies_of(tree: State) -> Replies:
     return Replies(
-        client_C=tree["client_C"],
+        client_R=tree["client_R"],
         message=Message(tree["message"]["tensors"], tree["message"]["bytes"]),
         states=_names(tree["states"]),
-        sums=tree["sums"],
+        uploads=tree["uploads"],
         report=_names(tree["report"]),
         hints=tree["hints"],
     )
-
-
-def farewell_tree(farewell: Farewell) -> State:
-    return {"client": farewell.client_H, "said": farewell.said, "remembered": farewell.remembered}
-
-
-def farewell_of(tree: State) -> Farewell:
-    return Farewell(tree["client"], tree["said"], tree["remembered"])
 
 
 def measure_tree(asked: Measure, client_c: Tensor) -> State:
@@ -129,7 +156,7 @@ def measure_tree(asked: Measure, client_c: Tensor) -> State:
         "central": {name: members.to_state() for name, members in asked.central.items()},
         "common": asked.common,
         "own": asked.own,
-        "told": asked.told.among(client_c).to_state(),
+        "outbox": asked.outbox.among(client_c).to_state(),
         **start,
     }
 
@@ -146,7 +173,7 @@ def measure_of(tree: State) -> Measure:
         common=tree["common"] and some,
         own=tree["own"] and some,
         start=None if start_cP is None else lambda wanted: start_cP[torch.searchsorted(client_c, wanted)],
-        told=Told.from_state(tree["told"]),
+        outbox=Outbox.from_state(tree["outbox"]),
     )
 
 
@@ -159,22 +186,13 @@ def measured_of(tree: State) -> Measured:
     return Measured(tree["central"], tree["common"], tree["own"], tree.get("noisy"))
 
 
-def placed(tree: Any, device: torch.device) -> Any:
-    """A tree with its tensors on a device."""
-    if isinstance(tree, Tensor):
-        return tree.to(device)
-    return {name: placed(value, device) for name, value in tree.items()} if isinstance(tree, dict) else tree
+def placed(tree: State, device: torch.device, names: Sequence[str] | None = None) -> State:
+    """A tree with all tensors on a device, or with the branches of these names there."""
 
+    def moved(name: str, value: Any) -> Any:
+        chosen = None if names is None or name in names else names
+        if isinstance(value, Tensor):
+            return value.to(device) if chosen is None else value
+        return placed(value, device, chosen) if isinstance(value, dict) else value
 
-def as_arrays(tree: Any) -> Any:
-    """A tree with numpy arrays for tensors."""
-    if isinstance(tree, Tensor):
-        return tree.detach().cpu().numpy()
-    return {name: as_arrays(value) for name, value in tree.items()} if isinstance(tree, dict) else tree
-
-
-def as_tensors(tree: Any) -> Any:
-    """A tree with tensors for numpy arrays, copied: some arrays cannot be written to."""
-    if isinstance(tree, np.ndarray | np.generic):
-        return torch.tensor(tree)
-    return {name: as_tensors(value) for name, value in tree.items()} if isinstance(tree, dict) else tree
+    return {name: moved(name, value) for name, value in tree.items()}

@@ -1,12 +1,11 @@
-"""The server's side of a round, around its arithmetic (which is in round.py and in the parts).
+"""The server's half of a round, around its arithmetic (which is in round.py and in the parts).
 
-    state      `Server`: everything it carries from round to round, and so everything a checkpoint holds
-    cohort     whom it asks in a round, and what each stands for
-    downloads  what clients had to download
-    under_way  replies that are still coming when a round is closed, and what time it is
-    arriving   what arrives before a round is closed: who is late, and old replies that come in
-    finite     what to do about replies that are not numbers
-    opening    the beginning of a round: who joins and leaves, and what that does to the state
+    state       `Server`: everything it carries from round to round, and so everything a checkpoint holds
+    membership  the beginning of a round: clients join and leave
+    cohort      which clients it asks, and the share each stands for
+    downloads   what it sends them, and how many bytes that is
+    in_flight   late replies that arrive in a later round
+    collecting  what it has when a round is closed
 
-May import the parts, exchange.py and experiment.py; never a runtime.
+Imports the parts, exchange, experiment and context; never a runtime.
 """

@@ -10,33 +10,33 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from turnout.exchange import Farewell, Told
+from turnout.exchange import Departure, Outbox
 from turnout.parts.membership.roster import Roster
-from turnout.parts.substitution.base import Lent
-from turnout.server.under_way import ServerClock
-from turnout.types import Extra, State, Tensors, flatten
+from turnout.server.in_flight import ServerTime
+from turnout.types import State, Tensors, flatten
 from turnout.world.members import Members
 
 
 @dataclass(frozen=True)
 class Left:
-    """What those sent last who have left but stay in the objective, for terms that remember them.
+    """What terms remember of clients that left but stay in the objective.
 
-    `rows` is term -> name -> [L, ...], in the order of `client_L`.
+    client_L  the clients, sorted
+    rows      what each sent when it left: term -> name -> [L, ...]
     """
 
     client_L: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     rows: dict[str, Tensors] = field(default_factory=dict)
 
-    def plus(self, farewell: Farewell) -> Left:
+    def plus(self, departure: Departure) -> Left:
         """With clients that leave now."""
-        if not len(farewell.client_H) or not farewell.remembered:
+        if not len(departure.client_H) or not departure.to_remember:
             return self
-        client_L = torch.cat([self.client_L, farewell.client_H])
+        client_L = torch.cat([self.client_L, departure.client_H])
         order_L = client_L.argsort()
         rows = {
             term: {name: torch.cat([self._known(term, name, value), value])[order_L] for name, value in new.items()}
-            for term, new in farewell.remembered.items()
+            for term, new in departure.to_remember.items()
         }
         return Left(client_L[order_L], rows)
 
@@ -54,20 +54,23 @@ class Left:
 
 @dataclass(frozen=True)
 class Server:
-    """The shared parameters, what is held for each term, and the state of each part.
+    """Everything the server carries from round to round.
 
-    states   averaged beside the parameters: BatchNorm statistics, "moment/...", "personal/..." where shared
-    down     what is held for each term, and broadcast as it says
-    step     the state of the server's step (`algorithm.server`)
-    told     what terms have told clients that have not heard it yet
-    left     what terms remember of those who have left
-    origin   the round in which the objective last shifted: where the schedule's clock starts
-    clock    simulated time, and replies that are under way
+    shared_P      the shared parameters
+    states        averages beside them: BatchNorm statistics, "moment/...", "personal/..." where shared
+    term_states   server state of each term
+    members       enrolled clients
+    mixing, substitution, compression, step, selection  state of those parts (`step`: of `algorithm.server`)
+    roster        what the membership policy remembers of clients
+    outbox        messages from terms to clients that are still to be delivered
+    left          what terms remember of clients that left but stay in the objective
+    origin        round in which the objective last shifted: the schedule's clock starts there
+    time          simulated time, and replies in flight
     """
 
     shared_P: Tensor
     states: Tensors
-    down: dict[str, Tensors]
+    term_states: dict[str, Tensors]
     members: Members
     mixing: State = field(default_factory=dict)
     substitution: State = field(default_factory=dict)
@@ -75,22 +78,32 @@ class Server:
     step: State = field(default_factory=dict)
     selection: State = field(default_factory=dict)
     roster: Roster = field(default_factory=Roster)
-    told: Told = field(default_factory=Told)
+    outbox: Outbox = field(default_factory=Outbox)
     left: Left = field(default_factory=Left)
     origin: int = 0
-    clock: ServerClock = field(default_factory=ServerClock)
+    time: ServerTime = field(default_factory=ServerTime)
 
     @property
     def objective(self) -> Members:
-        """Whom the objective is over: the members, and those who have left but stay in it."""
+        """Clients of the objective: the members, and clients that left but stay in it."""
         gone_L = self.roster.gone_L
         return self.members.plus(gone_L) if len(gone_L) else self.members
 
     def to_state(self) -> State:
         """As a tree for a checkpoint."""
-        names = ("shared_P", "states", "down", "mixing", "substitution", "compression", "step", "selection", "origin")
+        names = (
+            "shared_P",
+            "states",
+            "term_states",
+            "mixing",
+            "substitution",
+            "compression",
+            "step",
+            "selection",
+            "origin",
+        )
         plain = {name: getattr(self, name) for name in names}
-        typed = {name: getattr(self, name).to_state() for name in ("members", "roster", "told", "clock")}
+        typed = {name: getattr(self, name).to_state() for name in ("members", "roster", "outbox", "time")}
         return plain | typed | {"left": {"client": self.left.client_L, "rows": self.left.rows}}
 
     @classmethod
@@ -99,22 +112,8 @@ class Server:
             "states": flatten(state["states"])[0],  # "moment/first" is one name here, not a branch of the tree
             "members": Members.from_state(state["members"]),
             "roster": Roster.from_state(state["roster"]),
-            "told": Told.from_state(state["told"]),
-            "clock": ServerClock.from_state(state["clock"]) if "clock" in state else ServerClock(),
+            "outbox": Outbox.from_state(state["outbox"]),
+            "time": ServerTime.from_state(state["time"]),
             "left": Left(state["left"]["client"], state["left"]["rows"]),
         }
         return cls(**state | typed)
-
-
-@dataclass(frozen=True)
-class Served:
-    """The outcome of the server's half of a round."""
-
-    server: Server
-    weight_C: Tensor
-    counts_C: Tensor
-    lent: Lent
-    total_P: Tensor  # the weighted sum, before the server's step
-    told: dict[str, Tensors]  # what the terms say to those whose replies were used
-    client_R: Tensor  # whose replies were used
-    extra: Extra = field(default_factory=dict)

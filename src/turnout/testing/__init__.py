@@ -1,21 +1,18 @@
-"""Public conformance checks: what a part promises, for parts of your own.
+"""Public conformance checks of the promises of each role, for parts of your own.
 
     from turnout.testing import check_weighting
     check_weighting(MyWeighting())
 
-A check raises AssertionError with a sentence that says which promise is broken, and on which numbers. `CHECKS`, at the
-end, has the check of each role.
+A check raises AssertionError with the promise that is broken and the numbers that break it. `CHECKS` has the check of
+each role.
 
-examples.py   example rounds in which everything happens, and what all parts with a state promise
-world.py      who shows up, who joins and leaves, whom to ask
-time.py       devices, and how rounds are closed
-world.py      who shows up, who joins and leaves, whom to ask, who attacks
+examples.py   example rounds, and promises that all parts with a state share
+world.py      participation, events, attacks, devices, selection
 data.py       data, partitions, sizes, models, tasks
-clients.py    optimizers, schedules
+clients.py    optimizers, schedules, compression
 terms.py      terms of the gradient
-messages.py   compression
-server.py     weighting, aggregation, the server's step
-history.py    what remembers clients: substitution, mixing
+server.py     weighting, aggregation, server step, substitution, mixing, closing
+parity.py     the same experiment on different runtimes (`turnout parity`)
 """
 
 from __future__ import annotations
@@ -38,18 +35,29 @@ from turnout.parts.server import ServerStep
 from turnout.parts.substitution.base import Substitution
 from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
-from turnout.task import TaskSpec
-from turnout.testing.clients import check_optimizer, check_schedule
+from turnout.tasks import TaskSpec
+from turnout.testing.clients import check_compression, check_optimizer, check_schedule
 from turnout.testing.data import check_data, check_model, check_partition, check_sizes, check_task
-from turnout.testing.examples import example_arrived, example_turnouts
-from turnout.testing.history import check_mixing, check_substitution
-from turnout.testing.messages import check_compression
-from turnout.testing.server import check_aggregation, check_server_step, check_weighting
+from turnout.testing.examples import example_applied, example_turnouts
+from turnout.testing.server import (
+    check_aggregation,
+    check_closing,
+    check_mixing,
+    check_server_step,
+    check_substitution,
+    check_weighting,
+)
 from turnout.testing.terms import check_term
-from turnout.testing.time import check_closing, check_devices
-from turnout.testing.world import check_attack, check_events, check_like_log, check_participation, check_selection
-from turnout.world.attacks.base import Attack
-from turnout.world.devices.base import Devices
+from turnout.testing.world import (
+    check_attack,
+    check_devices,
+    check_events,
+    check_like_log,
+    check_participation,
+    check_selection,
+)
+from turnout.world.attacks import Attack
+from turnout.world.devices import Devices
 from turnout.world.events import Events
 from turnout.world.participation import Participation
 
@@ -76,7 +84,7 @@ __all__ = [
     "check_task",
     "check_term",
     "check_weighting",
-    "example_arrived",
+    "example_applied",
     "example_turnouts",
 ]
 

@@ -1,4 +1,4 @@
-"""Example rounds in which everything happens, and what all parts that have a state promise.
+"""Example rounds with absent and partial clients, and promises that all parts with a state share.
 
 Shape letters: C clients of the cohort, R replies, P shared parameters.
 """
@@ -11,10 +11,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.parts.arrived import Arrived
+from turnout.errors import UserError
+from turnout.parts.updates import Applied
 from turnout.types import State, Tensors, Turnout, flatten, storable, unflatten
 from turnout.world.enrolment import Enrolment
+
+ROUNDS = 4  # that a part of the world is drawn for
 
 
 def example_enrolment(clients: int) -> Enrolment:
@@ -25,13 +27,8 @@ def example_enrolment(clients: int) -> Enrolment:
     return Enrolment(clients, None, (4,), 2, ("no", "yes"), *held)
 
 
-def expect(holds: bool, promise: str) -> None:
-    if not holds:
-        raise AssertionError(promise)
-
-
 def example_turnouts() -> Iterator[tuple[Turnout, Tensor]]:
-    """Cohorts in which everything happens: all complete, one absent and one partial, one client, nobody; and shares."""
+    """Cohorts and their shares: all complete; one absent and one partial; a single client; all absent."""
     for work, share in [
         ([4.0, 4.0, 4.0], [0.5, 0.25, 0.25]),
         ([4.0, 1.0, 0.0], [0.5, 0.3, 0.2]),
@@ -39,43 +36,51 @@ def example_turnouts() -> Iterator[tuple[Turnout, Tensor]]:
         ([0.0, 0.0], [0.4, 0.6]),
     ]:
         work_C = torch.tensor(work, dtype=torch.float64)
-        progress_C = work_C * torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64)[: len(work)]
-        full_C = 4.0 * torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64)[: len(work)]
-        turnout = Turnout(torch.arange(len(work)), work_C, 4.0, progress_C, full_C)
+        steps_C = torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64)[: len(work)]
+        turnout = Turnout(torch.arange(len(work)), work_C, 4.0, work_C * steps_C, 4.0 * steps_C)
         yield turnout, torch.tensor(share, dtype=torch.float64)
 
 
-def example_arrived(
+def example_applied(
     update_RP: Tensor, client_R: Tensor, turnout: Turnout, share_C: Tensor, start_P: Tensor, t: int = 0
-) -> Arrived:
-    """Replies as the round hands them to the server's parts: everything that `Arrived` promises them is there.
+) -> Applied:
+    """Replies as the round hands them to the server's parts, with everything that `Applied` promises them.
 
-    Who did part of the work has scaled its update by full work / work; losses are each client's own.
+    A client that did part of the work has scaled its update by full work / work; losses are each client's own.
     """
     position_R = torch.searchsorted(turnout.client_C, client_R)
     scale_C = turnout.full_progress_C / turnout.progress_C.clamp(min=1e-9)
-    return Arrived(
-        t, 0, client_R, update_RP, start_P, turnout, loss_R=0.5 + 0.7 * client_R.float(), lr=0.1,
-        sent_scale_R=scale_C[position_R], members=len(turnout.client_C), parts=lambda: share_C[position_R],
+    weight_R = share_C[position_R]
+    sum_P = weight_R.to(update_RP) @ update_RP
+    return Applied(
+        t, 0, client_R, update_RP, start_P, turnout, position_R, loss_R=0.5 + 0.7 * client_R.float(), lr=0.1,
+        sent_scale_R=scale_C[position_R], members=len(turnout.client_C), objective_share=lambda: weight_R,
+        weight_R=weight_R, sum_P=sum_P, new_P=start_P + sum_P,
     )  # fmt: skip
+
+
+def expect(holds: bool, promise: str) -> None:
+    if not holds:
+        raise AssertionError(promise)
 
 
 def checkpointed(state: State, what: str) -> State:
     """The state as a resumed run has it: through a checkpoint and back."""
     try:
         storable(state, what)
-    except Mistake as mistake:
+    except UserError as mistake:
         raise AssertionError(str(mistake)) from mistake
     tensors, plain = flatten(state)
     return unflatten({name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(plain)))
 
 
 def copied(state: State) -> Tensors:
-    """The tensors of a state as they are now."""
+    """Copies of the tensors of a state."""
     return {name: value.clone() for name, value in flatten(state)[0].items()}
 
 
 def unchanged(state: State, before: Tensors) -> bool:
+    """Whether a state still has the tensors of an earlier copy."""
     now = flatten(state)[0]
     return now.keys() == before.keys() and all(torch.equal(now[name], before[name]) for name in before)
 
@@ -85,15 +90,13 @@ def all_finite(*values: Tensor) -> bool:
 
 
 def check_factor(name: str, factor_C: Tensor, share_C: Tensor, where: str) -> None:
-    expect(factor_C.shape == share_C.shape, f"{name}: one factor a client, not {tuple(factor_C.shape)}, {where}")
-    expect(bool(torch.isfinite(factor_C).all()), f"{name}: finite, not {factor_C.tolist()}, {where}")
-    expect(bool((factor_C >= 0).all()), f"{name}: not negative, but {factor_C.tolist()} {where}")
+    """One finite factor per client, not negative."""
+    expect(factor_C.shape == share_C.shape, f"{name}: one factor per client, not {tuple(factor_C.shape)}, {where}")
+    right = all_finite(factor_C) and bool((factor_C >= 0).all())
+    expect(right, f"{name}: finite and not negative, but {factor_C.tolist()} {where}")
 
 
 def check_numbers(name: str, value: Tensor, like: Tensor) -> None:
-    fits = value.shape == like.shape and value.dtype == like.dtype and bool(torch.isfinite(value).all())
-    expect(fits, f"{name}: finite numbers of shape {tuple(like.shape)}, {like.dtype}, not {value}")
-
-
-def check_memory(memory: int) -> None:
-    expect(isinstance(memory, int) and memory >= 0, f"memory: a whole number of bytes, not {memory!r}")
+    """Finite numbers of the shape and precision of another tensor."""
+    right = value.shape == like.shape and value.dtype == like.dtype and all_finite(value)
+    expect(right, f"{name}: finite numbers of shape {tuple(like.shape)}, {like.dtype}, not {value}")

@@ -1,85 +1,111 @@
-"""Checks of who shows up, who joins and leaves, and whom the server asks."""
+"""Checks of the world's parts: participation, events, attacks, devices and selection."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from turnout.parts.arrived import Arrived
 from turnout.parts.selection import Selection
 from turnout.testing.examples import (
+    ROUNDS,
     checkpointed,
     copied,
-    example_arrived,
+    example_applied,
     example_enrolment,
     example_turnouts,
     expect,
     unchanged,
 )
 from turnout.types import Turnout
-from turnout.world.attacks.base import Attack, Attackers
+from turnout.world.attacks import Attack, Attackers
+from turnout.world.devices import Devices
 from turnout.world.enrolment import tied
-from turnout.world.events import Events, Setting, calendar_of
-from turnout.world.fleet import Fleet
-from turnout.world.fleet.seasons import rounds_a_day
-from turnout.world.fleet.statistics import Statistics, drawn, mean_of, presence, statistics
+from turnout.world.events import Events, EventSetting, calendar_of
+from turnout.world.log import ParticipationLog
+from turnout.world.log_statistics import Statistics, drawn, mean_of, presence, statistics
 from turnout.world.members import Members
 from turnout.world.participation import Participation
-
-ROUNDS = 4
 
 
 def check_participation(
     participation: Participation, full_work: int = 5, clients: int = 40, alone: bool = True
 ) -> None:
-    """Promises of a participation: float64 fractions in [0, 1], addressed: any order of rounds gives the same numbers,
-    and so does any company. `alone=False` for one that divides the cohort as a whole, as `Stratified` does."""
+    """Promises of a participation: float64 fractions in [0, 1] that depend neither on the order in which rounds are
+    drawn nor on other clients. `alone=False` for one that divides the cohort as a whole, as `Stratified` does."""
     participation = tied(participation, example_enrolment(clients), ROUNDS, "check_participation")
     client_C, some_c = torch.arange(clients), torch.arange(1, clients, 3)
     first = [participation.fraction(client_C, t, full_work, 0) for t in range(ROUNDS)]
     for t in (3, 1, 0, 2):
         again = participation.fraction(client_C, t, full_work, 0)
-        expect(again.shape == client_C.shape, f"fraction: one number a client, not {tuple(again.shape)}")
+        expect(again.shape == client_C.shape, f"fraction: one number per client, not {tuple(again.shape)}")
         expect(again.dtype == torch.float64, f"fraction: numbers in float64, not {again.dtype}")
-        expect(torch.equal(again, first[t]), f"fraction: round {t} must not depend on which rounds were asked before")
+        expect(torch.equal(again, first[t]), f"fraction: round {t} must not depend on which rounds were drawn before")
         expect(bool(((again >= 0) & (again <= 1)).all()), f"fraction: in [0, 1], round {t} has {again.tolist()}")
         if alone:
             some = participation.fraction(some_c, t, full_work, 0)
-            expect(torch.equal(some, again[some_c]), f"fraction: in round {t} a client depends on its company")
+            expect(torch.equal(some, again[some_c]), f"fraction: in round {t} a client depends on other clients")
 
 
 def check_like_log(
-    participation: Participation, fleet: Fleet, within: float = 0.15, clients: int | None = None, seeds: int = 3
+    participation: Participation,
+    log: ParticipationLog,
+    within: float = 0.15,
+    clients: int | None = None,
+    seeds: int = 3,
 ) -> None:
-    """Promises of a participation that is drawn from a fleet's log: its statistics are the log's. Turnout, work and the
-    mean lengths of stays and absences may differ by a share of themselves, `within`; how alike clients' absences are,
-    the spread of the turnout over rounds and over clients, and the turnout at each hour of the day by half of that, as
-    numbers. `clients`: how many to draw for (as many as the log has)."""
-    count = clients or fleet.clients
-    part = tied(participation, example_enrolment(count), fleet.rounds, "check_like_log")
-    day = rounds_a_day(fleet) or 1
-    log = statistics(presence(fleet), day)
+    """Promises of a participation that is drawn from a fleet's log: its statistics are the log's.
 
-    def drawn_with(seed: int) -> Statistics:
-        return statistics(drawn(lambda c, t: part.fraction(c, t, 1, seed), count, fleet.rounds), day)
+    Turnout, work and the mean lengths of stays and absences may differ by `within` of themselves; how alike clients'
+    absences are, the spread of the turnout over rounds and over clients, and the turnout at each hour of the day by
+    `within / 2` as a number. `clients`: how many to draw for (as many as the log has).
+    """
+    count = clients or log.clients
+    part = tied(participation, example_enrolment(count), log.rounds, "check_like_log")
+    day = log.rounds_a_day or 1
+    logged = statistics(presence(log), day)
 
-    found = mean_of([drawn_with(seed) for seed in range(seeds)])
-    for name in ("turnout", "work", "stay", "away"):
-        there, here = getattr(log, name), getattr(found, name)
-        expect(abs(here - there) <= within * there, f"{name}: the log has {there:.4g}, drawn are {here:.4g}")
-    for name in ("uneven", "together", "by_round"):
-        there, here = getattr(log, name), getattr(found, name)
-        expect(abs(here - there) <= within / 2, f"{name}: the log has {there:.4g}, drawn are {here:.4g}")
-    for hour, (there, here) in enumerate(zip(log.by_hour, found.by_hour, strict=True)):
-        said = f"round {hour} of the day: the log has a turnout of {there:.4g}, drawn are {here:.4g}"
-        expect(abs(here - there) <= within / 2, said)
+    def draw(seed: int) -> Statistics:
+        return statistics(drawn(lambda c, t: part.fraction(c, t, 1, seed), count, log.rounds), day)
+
+    found = mean_of([draw(seed) for seed in range(seeds)])
+    for name in ("turnout", "work", "stay", "away", "uneven", "together", "by_round"):
+        there, here = getattr(logged, name), getattr(found, name)
+        most = within / 2 if name in ("uneven", "together", "by_round") else within * there
+        expect(abs(here - there) <= most, f"{name}: the log has {there:.4g}, drawn are {here:.4g}")
+    for hour, (there, here) in enumerate(zip(logged.by_hour, found.by_hour, strict=True)):
+        words = f"round {hour} of the day: the log has a turnout of {there:.4g}, drawn are {here:.4g}"
+        expect(abs(here - there) <= within / 2, words)
+
+
+def check_devices(devices: Devices, clients: int = 40) -> None:
+    """Promises of devices: finite speeds above 0 in float64, tiers with names; numbers depend neither on the order in
+    which rounds are drawn nor on other clients."""
+    devices = tied(devices, example_enrolment(clients), ROUNDS, "check_devices")
+    client_C, some_c = torch.arange(clients), torch.arange(1, clients, 3)
+    first = [devices.draw(client_C, t, 0) for t in range(ROUNDS)]
+    for t in (3, 1, 0, 2):
+        again, some = devices.draw(client_C, t, 0), devices.draw(some_c, t, 0)
+        for name in ("compute_C", "down_C", "up_C", "latency_C"):
+            value_C = getattr(again, name)
+            right = value_C.shape == client_C.shape and value_C.dtype == torch.float64
+            expect(right, f"draw: {name} has one float64 per client, not {tuple(value_C.shape)} of {value_C.dtype}")
+            lowest = 0 if name == "latency_C" else torch.finfo(torch.float64).tiny
+            right = bool((torch.isfinite(value_C) & (value_C >= lowest)).all())
+            expect(right, f"draw: {name} is finite and above 0, round {t} has {value_C.tolist()[:3]}")
+            expect(torch.equal(value_C, getattr(first[t], name)), f"draw: round {t} must not depend on earlier draws")
+            same = torch.equal(getattr(some, name), value_C[some_c])
+            expect(same, f"draw: in round {t} a device depends on other clients")
+        known = bool(((again.tier_C >= 0) & (again.tier_C < len(devices.tiers))).all())
+        expect(known, f"draw: a tier is a place in tiers, which has {len(devices.tiers)}")
+    on_C = devices.on_for(client_C, 1000.0, 0)
+    expect(on_C.dtype == torch.float64 and bool((on_C >= 0).all()), "on_for: seconds in float64, 0 or more")
+    expect(torch.equal(devices.on_for(some_c, 1000.0, 0), on_C[some_c]), "on_for: a device depends on other clients")
 
 
 def check_selection(selection: Selection, clients: int = 40) -> None:
     """Promises of a selection: sorted members, each once, the same for the same round, seed and state; a checkpoint can
-    hold what it remembers, and `choose` does not write on it."""
+    hold the state, and `choose` does not change it."""
     selection = tied(selection, example_enrolment(clients), ROUNDS, "check_selection")
     members, state = Members(clients).leave(3), checkpointed(selection.begin(), "begin")
     for t in range(ROUNDS):
@@ -89,26 +115,21 @@ def check_selection(selection: Selection, clients: int = 40) -> None:
         expect(torch.equal(chosen_C, chosen_C.unique()), f"choose: sorted ids, each once, not {chosen_C.tolist()}")
         expect(bool(members.which(chosen_C).all()), f"choose: members only, not {chosen_C.tolist()}")
         expect(torch.equal(chosen_C, again_C), "choose: the same for the same round and seed")
-        expect(unchanged(state, before), "choose: must not write into what it remembers")
-        state = checkpointed(selection.observe(state, _replies_of(chosen_C, t)), "observe")
-
-
-def _replies_of(chosen_C: Tensor, t: int) -> Arrived:
-    """Every other one of those asked has replied, with all of the work."""
-    work_C = (torch.arange(len(chosen_C)) % 2 == 0).double()
-    turnout = Turnout(chosen_C, work_C, 1.0, work_C, torch.ones_like(work_C))
-    client_R = chosen_C[work_C > 0]
-    share_C = torch.full_like(work_C, 1 / max(1, len(chosen_C)))
-    return example_arrived(torch.ones(len(client_R), 4), client_R, turnout, share_C, torch.zeros(4), t)
+        expect(unchanged(state, before), "choose: must not change the state")
+        work_C = (torch.arange(len(chosen_C)) % 2 == 0).double()  # every other client replies, with all of the work
+        turnout = Turnout(chosen_C, work_C, 1.0, work_C, torch.ones_like(work_C))
+        client_R, share_C = chosen_C[work_C > 0], torch.full_like(work_C, 1 / max(1, len(chosen_C)))
+        applied = example_applied(torch.ones(len(client_R), 4), client_R, turnout, share_C, torch.zeros(4), t)
+        state = checkpointed(selection.observe(state, applied), "observe")
 
 
 def check_events(events: Events, clients: int = 40) -> None:
-    """Promises of an entry of `World.events`: possible, the same every time, whatever number of rounds follows; events
-    that are drawn leave clients alone that other entries name."""
-    setting = Setting(clients, None, rounds=30, seed=0)
+    """Promises of an entry of `World.events`: possible, repeatable, independent of the number of rounds; random events
+    do not touch clients that other entries name."""
+    setting = EventSetting(clients, None, rounds=30, seed=0)
     first, longer = (calendar_of([events], replace(setting, rounds=rounds)) for rounds in (30, 60))
     again = calendar_of([events], setting)
-    expect(torch.equal(first.outside_L, longer.outside_L), "events: who is outside at first depends on the rounds")
+    expect(torch.equal(first.outside_L, longer.outside_L), "events: the clients outside at first depend on the rounds")
     for t in range(30):
         expect(first.at(t) == again.at(t), f"events: round {t} is not the same the second time")
         expect(first.at(t) == longer.at(t), f"events: round {t} depends on how many rounds follow")
@@ -120,21 +141,21 @@ def check_events(events: Events, clients: int = 40) -> None:
 
 
 def check_attack(attack: Attack, width: int = 6) -> None:
-    """Promises of an attack: finite numbers, the same for the same round; nothing of the honest is changed; who does
-    not collude looks at its own update only; who is absent stays absent, and nobody claims more work than was asked."""
+    """Promises of an attack: finite numbers, the same for the same round; honest clients are not changed; without
+    collusion it reads its own update only; absent clients stay absent, and no client claims more work than asked."""
     client_R, clean_RP = torch.arange(5), torch.randn(5, width, generator=torch.Generator().manual_seed(0))
-    both, alone = (Attackers(torch.tensor(who), (attack,), seed=0) for who in ([1, 3], [3]))
+    both, alone = (Attackers(torch.tensor(ids), (attack,), seed=0) for ids in ([1, 3], [3]))
     sent_RP = both.sent(clean_RP.clone(), client_R, 2)
     expect(bool(torch.isfinite(sent_RP).all()), "update: finite numbers")
     expect(torch.equal(sent_RP, both.sent(clean_RP.clone(), client_R, 2)), "update: the same for the same round")
-    expect(torch.equal(sent_RP[[0, 2, 4]], clean_RP[[0, 2, 4]]), "update: the honest send what they did")
+    expect(torch.equal(sent_RP[[0, 2, 4]], clean_RP[[0, 2, 4]]), "update: honest clients must not be changed")
     if not attack.colludes:
         by_itself_P = alone.sent(clean_RP[3:4].clone(), client_R[3:4], 2)[0]
-        expect(torch.allclose(by_itself_P, sent_RP[3]), "update: who does not collude looks at its own update only")
+        expect(torch.allclose(by_itself_P, sent_RP[3]), "update: without collusion it depends on its own update only")
     turnout, _ = list(example_turnouts())[1]
     claimed = Attackers(turnout.client_C, (attack,), seed=0).claimed_work(turnout)
-    expect(torch.equal(claimed.present_C, turnout.present_C), "work: who is absent stays absent, and nobody vanishes")
+    expect(torch.equal(claimed.present_C, turnout.present_C), "work: absent clients stay absent, present ones present")
     expect(bool((claimed.work_C <= turnout.full_work).all()), "work: at most what was asked")
     examples_C = both.claimed_examples(client_R, torch.tensor([3, 4, 0, 6, 9]))
     expect(examples_C.dtype == torch.int64 and bool((examples_C >= 0).all()), "examples: whole numbers, not negative")
-    expect(examples_C[[0, 2, 4]].tolist() == [3, 0, 9], "examples: the honest say what they have")
+    expect(examples_C[[0, 2, 4]].tolist() == [3, 0, 9], "examples: honest clients report their own")

@@ -1,8 +1,7 @@
 """The two processes of a measured trace: a training job with a deadline, and a competitor for its CPU.
 
-Run as a script (`python contention.py train ...`), never imported by a run. It uses only the standard library, so that
-it starts in milliseconds and has no threads, and it changes the CPU affinity of its own process only. Both processes
-end when the process that started them has ended.
+Run as a script (`python contention.py train ...`); it uses only the standard library, so that it starts in milliseconds
+and has no threads. Both processes end when the process that started them has ended.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import time
 INPUTS = 60
 
 
-def share_core(core: int) -> None:
+def pin(core: int) -> None:
     """Keep this process on one core, if the system can and the core is not -1."""
     if core >= 0 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
@@ -25,26 +24,20 @@ def share_core(core: int) -> None:
 
 def train(parent: int, core: int, seed: int, rounds: int, epochs: int, samples: int, deadline_seconds: float) -> None:
     """Print the share of the epochs finished before the deadline, and the seconds taken, for every round."""
-    share_core(core)
+    pin(core)
     chance = random.Random(seed)
     weights = [0.0] * INPUTS
     x = [[chance.gauss(0, 1) for _ in range(INPUTS)] for _ in range(min(samples, 100))]
     for _ in range(rounds):
         if os.getppid() != parent:
             return
-        begin = time.perf_counter()
-        done = _epochs_until(begin + deadline_seconds, weights, x, epochs, samples)
+        begin, done = time.perf_counter(), 0
+        for i in range(epochs * samples):
+            step(weights, x[i % samples % len(x)], label=i % samples % 2)
+            if time.perf_counter() > begin + deadline_seconds:  # an unfinished epoch does not count
+                break
+            done = (i + 1) // samples
         print(done / epochs, time.perf_counter() - begin, flush=True)
-
-
-def _epochs_until(stop: float, weights: list[float], x: list[list[float]], epochs: int, samples: int) -> int:
-    """Epochs finished before `stop`; an unfinished epoch does not count."""
-    for done in range(epochs):
-        for i in range(samples):
-            step(weights, x[i % len(x)], label=i % 2)
-            if time.perf_counter() > stop:
-                return done
-    return epochs
 
 
 def step(weights: list[float], x: list[float], label: int, lr: float = 0.01) -> None:
@@ -61,11 +54,8 @@ def step(weights: list[float], x: list[float], label: int, lr: float = 0.01) -> 
 
 
 def compete(parent: int, core: int, seed: int, load: float, period: float) -> None:
-    """Until the parent ends: use load x period of CPU time, then sleep for the rest of the period.
-
-    The period varies randomly by up to half, so that rounds differ.
-    """
-    share_core(core)
+    """Until the parent ends: use load x period of CPU time, then sleep for the rest of the period."""
+    pin(core)
     chance = random.Random(seed)
     while os.getppid() == parent:
         this = period * chance.uniform(0.5, 1.5)

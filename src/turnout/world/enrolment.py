@@ -1,9 +1,6 @@
-"""What is known of the clients before the first round, and how a part can ask for it.
+"""What is known of the clients before the first round; a part that needs it has a method `tied_to_clients`.
 
-Most parts need to know nothing of whom they will meet. One that does (a fleet's log with clients by name, a
-participation by sample count) has a method `tied_to_clients`; it is called once, before the first round.
-
-Shape letters: C clients that were asked for, N all clients.
+Shape letters: C clients asked for, N all clients.
 """
 
 from __future__ import annotations
@@ -11,16 +8,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar
+from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
-from turnout.data.columns import Encoding
-from turnout.data.description import Description
-from turnout.data.federation import Federation
-from turnout.errors import Mistake
-from turnout.task import Standardised
+from turnout.errors import UserError
+from turnout.tasks import Standardised
 
 Part = TypeVar("Part")
 METHOD = "tied_to_clients"
@@ -28,83 +21,44 @@ METHOD = "tied_to_clients"
 
 @dataclass(frozen=True)
 class Enrolment:
-    """What is known of the clients before the first round: how many, what they are called, what their data is like."""
+    """What is known of the clients before the first round.
+
+    clients       how many there are
+    names         their names; None if the data has none
+    input_shape   of one sample
+    classes       how many classes there are
+    labels        the names of the classes; none for numbers to be predicted
+    sample        a few samples to try the model on
+    groups        the cluster of each client [N], if the data has clusters
+    fingerprint   of the data: a checkpoint of other data is refused
+    examples      client_C -> how many training samples each of them has [C]
+    standardised  how targets were standardised: metrics and models are in the targets' own unit
+    encoding      how the columns of a table became samples (turnout.data.columns.Encoding)
+    words         a hash of the list by which words became numbers
+    note          how files became samples, in a sentence
+    """
 
     clients: int
     names: tuple[str, ...] | None
     input_shape: tuple[int, ...]
     classes: int
-    labels: tuple[str, ...]  # what the classes are called; none for numbers to be predicted
-    sample: tuple[Tensor, Tensor]  # a few samples to try the model on
-    groups: Tensor | None  # the cluster of each client [N], where the data has clusters
-    fingerprint: str  # of the data: a checkpoint of other data is refused
-    examples: Callable[[Tensor], Tensor]  # client_C -> how many training samples each of them has [C]
-    standardised: Standardised | None = None  # how targets were: metrics and models go back to their own unit
-    encoding: Encoding | None = None  # how the columns of a table became samples
-    words: str = ""  # a hash of the list by which words became numbers
-    note: str = ""  # how files became samples, in a sentence
-
-
-def enrolment_of(federation: Federation) -> Enrolment:
-    """What is known of simulated clients before the first round."""
-    return Enrolment(
-        clients=federation.clients,
-        names=federation.names,
-        input_shape=federation.input_shape,
-        classes=federation.classes,
-        labels=tuple(map(str, federation.labels)),
-        sample=_a_few_samples(federation),
-        groups=federation.groups(),
-        fingerprint=federation.fingerprint(),
-        standardised=getattr(federation, "standardised", None),  # tables have it
-        encoding=getattr(federation, "encoding", None),
-        words=getattr(federation, "words", ""),  # sentences have it
-        note=getattr(federation, "note", ""),
-        examples=lambda client_C: federation.examples(client_C).cpu(),
-    )
-
-
-def described(enrolment: Enrolment, mark: str) -> Description:
-    """What a run keeps of its data, and a device says of its own."""
-    input_type, target_type = ("float32" if v.is_floating_point() else "int64" for v in enrolment.sample)
-    return Description(
-        clients=enrolment.clients,
-        input_shape=tuple(enrolment.input_shape),
-        input_type=input_type,
-        target_shape=tuple(enrolment.sample[1].shape[1:]),
-        target_type=target_type,
-        classes=enrolment.classes,
-        labels=enrolment.labels,
-        names=enrolment.names,
-        mark=mark,
-        standardised=enrolment.standardised,
-        encoding=enrolment.encoding,
-        words=enrolment.words,
-    )
-
-
-def _a_few_samples(federation: Federation) -> tuple[Tensor, Tensor]:
-    """Samples to try the model on."""
-    ids = torch.arange(min(federation.clients, 64))
-    with_data = ids[federation.examples(ids).cpu() > 0]
-    if len(with_data) == 0:
-        raise Mistake("the first clients hold no training samples: look at world.data and its sizes")
-    return federation.train(with_data[:1], 0).of(0, most=8)
-
-
-class TiedToClients(Protocol):
-    """What a participation or a selection may promise besides its role: to be told who the clients are."""
-
-    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Self:
-        """The same part for these clients and so many rounds, or a Mistake where it cannot serve them.
-
-        Give a copy back (`dataclasses.replace`); a part that wraps another passes it on (`tied`).
-        """
-        ...
+    labels: tuple[str, ...]
+    sample: tuple[Tensor, Tensor]
+    groups: Tensor | None
+    fingerprint: str
+    examples: Callable[[Tensor], Tensor]
+    standardised: Standardised | None = None
+    encoding: Any = None  # its type is above this room
+    words: str = ""
+    note: str = ""
 
 
 def tied(part: Part, enrolment: Enrolment, rounds: int, where: str) -> Part:
-    """A part for these clients: what its `tied_to_clients` gives, or the part itself where it has none."""
+    """A part for these clients and this many rounds: the result of its `tied_to_clients`, or itself if it has none.
+
+    The method returns a copy (`dataclasses.replace`), or raises a UserError if the part cannot serve them; a part that
+    wraps another passes the enrolment on by this function.
+    """
     tie = getattr(part, METHOD, None)
     if tie is None:
         return part
@@ -112,11 +66,11 @@ def tied(part: Part, enrolment: Enrolment, rounds: int, where: str) -> Part:
     try:
         inspect.signature(tie).bind(enrolment, rounds)
     except (TypeError, ValueError) as error:
-        raise Mistake(
+        raise UserError(
             f"{where}: {kind}.{METHOD} is called with (enrolment, rounds) before the first round ({error}): let it "
             "take them, or give the method another name"
         ) from error
     result: Part = tie(enrolment, rounds)
     if not isinstance(result, type(part)):
-        raise Mistake(f"{where}: {kind}.{METHOD} gave {result!r}: return the part, such as dataclasses.replace(self)")
+        raise UserError(f"{where}: {kind}.{METHOD} gave {result!r}: return the part, such as dataclasses.replace(self)")
     return result

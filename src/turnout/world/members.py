@@ -1,10 +1,6 @@
-"""Who is enrolled: the set of members, stored as the size of the population and the differences from it.
+"""The set of enrolled clients, stored as the size of the population and short lists of the differences from it.
 
-A population of a million is one number. Clients that left, and clients that joined from outside, are short sorted
-lists, so the cost of "the i-th member" and "is c a member" does not grow with the population.
-
-Shape letters: I any list of ids or positions, L ids of the population that are not members, J members from
-outside it.
+Shape letters: I any list of ids or positions, L ids of the population that are not members, J members from outside it.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 from turnout.types import State
 
 
@@ -31,10 +27,11 @@ def _is_in(client_I: Tensor, sorted_L: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """Clients 0..population-1 without `removed_L`, and with `added_J` (ids from `population` on).
+    """The members: a total over them (of samples, say) is the population's total minus the removed plus the added.
 
-    Both lists are public, so that a total over all members (of samples, say) can be computed as the population's total
-    minus the removed plus the added.
+    population  clients 0 .. population - 1 are members unless removed
+    removed_L   ids of the population that are not members, sorted
+    added_J     members from outside (ids from `population` on), sorted
 
     >>> members = Members(5).leave(1).join(9)
     >>> members.ids()
@@ -49,20 +46,19 @@ class Members:
 
     def __post_init__(self) -> None:
         if self.population < 0:
-            raise Mistake(f"a population of {self.population} clients: give 0 or more")
+            raise UserError(f"a population of {self.population} clients: give 0 or more")
         object.__setattr__(self, "removed_L", _sorted_ids(self.removed_L))
         object.__setattr__(self, "added_J", _sorted_ids(self.added_J))
         removed_L, added_J = self.removed_L, self.added_J
         if len(removed_L) and not 0 <= int(removed_L[0]) <= int(removed_L[-1]) < self.population:
-            raise Mistake(f"removed clients must be among 0..{self.population - 1}, got {removed_L.tolist()}")
+            raise UserError(f"removed clients must be among 0..{self.population - 1}, got {removed_L.tolist()}")
         if len(added_J) and int(added_J[0]) < self.population:
-            raise Mistake(
+            raise UserError(
                 f"added clients must come from outside the population (ids from {self.population} on), "
-                f"got {int(added_J[0])}; to bring one of the population back, take it off the removed"
+                f"got {int(added_J[0])}; to add one of the population again, take it off the removed"
             )
 
     def to_state(self) -> State:
-        """As a tree for a checkpoint."""
         return {"population": self.population, "removed": self.removed_L, "added": self.added_J}
 
     @classmethod
@@ -82,15 +78,11 @@ class Members:
         return hash((self.population, tuple(self.removed_L.tolist()), tuple(self.added_J.tolist())))
 
     def __contains__(self, client: int) -> bool:
-        return self.contains(client)
+        return bool(self.which(torch.tensor([client]))[0])
 
     @property
     def _stayed(self) -> int:
         return self.population - len(self.removed_L)
-
-    def contains(self, client: int) -> bool:
-        """Whether one client is a member."""
-        return bool(self.which(torch.tensor([client]))[0])
 
     def which(self, client_I: Tensor) -> Tensor:
         """Which of these clients are members, as booleans."""
@@ -113,21 +105,19 @@ class Members:
         return torch.where(index_I < self._stayed, inside_I, outside_I)
 
     def ids(self) -> Tensor:
-        """All members, sorted. Its cost grows with the membership: for rounds that ask everyone."""
+        """All members, sorted. Its cost grows with the number of members: for rounds that ask all of them."""
         return self.at(torch.arange(len(self)))
 
     def join(self, client: int) -> Members:
-        """The members once this client has joined."""
         if client < 0:
-            raise Mistake(f"client {client} cannot join: ids start at 0")
+            raise UserError(f"client {client} cannot join: ids start at 0")
         if client in self:
-            raise Mistake(f"client {client} cannot join: it is a member already")
+            raise UserError(f"client {client} cannot join: it is a member already")
         return self.plus(torch.tensor([client]))
 
     def leave(self, client: int) -> Members:
-        """The members once this client has left."""
         if client not in self:
-            raise Mistake(f"client {client} cannot leave: it is not a member (the population has {self.population})")
+            raise UserError(f"client {client} cannot leave: it is not a member (the population has {self.population})")
         return self.minus(torch.tensor([client]))
 
     def plus(self, client_I: Tensor) -> Members:

@@ -1,10 +1,8 @@
 """Measures a participation trace on this machine, as paper 000 did (§5.1).
 
-A training process is asked for E epochs a round; its work is the share finished before a fixed deadline, while a
-competitor puts a given load on the same core. Alone, the competitor would work for `load` of the time and sleep for the
-rest. When both processes want the core, each gets half of it, so the competitor's bursts take twice as long and the
-training gets about 1 / (1 + load) of the core: 77, 67, 59 and 53 % for loads of 30, 50, 70 and 90 %. The paper's
-Raspberry Pis had 75, 67, 57 and 56 %.
+A training process is asked for E epochs a round; its work is the share finished before a deadline, while a competitor
+puts a load on the same core. Training then gets about 1 / (1 + load) of the core: 77, 67, 59 and 53 % for loads of 30,
+50, 70 and 90 %. The paper's Raspberry Pis had 75, 67, 57 and 56 %.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.errors import Mistake
-from turnout.world.turnout_csv import write_turnout
+from turnout.errors import UserError
+from turnout.world.log import write_turnout
 
 Row = tuple[int, str, float]  # round, client, share of the work finished: a row of a log
 Progress = Callable[[int, int, Row], None]  # rounds measured so far, rounds in all, the latest row
@@ -31,8 +29,13 @@ _PERIOD_SECONDS = 0.02  # of the competitor: a few time slices of the system's s
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One round of the training job: `epochs` passes over `samples` samples, up to a deadline."""
+class TrainingJob:
+    """One round of the training process.
+
+    epochs            passes over the samples
+    samples           of each pass
+    deadline_seconds  when the round ends, finished or not
+    """
 
     epochs: int
     samples: int
@@ -40,8 +43,9 @@ class Trial:
 
 
 @contextmanager
-def _process(what: str, core: int, seed: int, *numbers: float) -> Iterator[subprocess.Popen[str]]:
-    """A process of contention.py, killed when the block ends."""
+def _process(what: str, seed: int, *numbers: float) -> Iterator[subprocess.Popen[str]]:
+    """A process of contention.py on the last core (-1: any, if the system cannot pin it), killed at the block's end."""
+    core = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else -1
     command = [sys.executable, "-I", "-S", str(_SCRIPT), what, str(os.getpid()), str(core), str(seed)]
     process = subprocess.Popen(command + [str(n) for n in numbers], stdout=subprocess.PIPE, text=True)
     try:
@@ -53,54 +57,46 @@ def _process(what: str, core: int, seed: int, *numbers: float) -> Iterator[subpr
 
 @contextmanager
 def competitor(load: float, seed: int = 0) -> Iterator[list[subprocess.Popen[str]]]:
-    """A process that puts `load` on the training's core, killed when the block ends; no process for load 0."""
+    """A process that puts `load` on the core of the training; no process for load 0."""
     if load == 0:
         yield []
         return
-    with _process("compete", _core(), seed, load, _PERIOD_SECONDS) as process:
+    with _process("compete", seed, load, _PERIOD_SECONDS) as process:
         yield [process]
 
 
-def _core() -> int:
-    """The core both processes share; -1 if the system cannot keep a process on one core."""
-    return max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else -1
-
-
-def _train(trial: Trial, rounds: int, seed: int) -> Iterator[tuple[float, float]]:
+def _train(job: TrainingJob, rounds: int, seed: int) -> Iterator[tuple[float, float]]:
     """The share finished and the seconds taken, for each round."""
-    numbers = (rounds, trial.epochs, trial.samples, trial.deadline_seconds)
-    with _process("train", _core(), seed, *numbers) as process:
+    numbers = (rounds, job.epochs, job.samples, job.deadline_seconds)
+    with _process("train", seed, *numbers) as process:
         assert process.stdout is not None
         for line in process.stdout:
             share, seconds = line.split()
             yield float(share), float(seconds)
 
 
-def calibrate(epochs: int, epoch_seconds: float = 0.02, slack: float = 1.1, seed: int = 0) -> Trial:
-    """A trial whose epochs take about `epoch_seconds` without load, with a deadline that leaves some slack.
-
-    The deadline is `slack` x the median time of nine full rounds without load.
-    """
-    probe = Trial(epochs=1, samples=100, deadline_seconds=float("inf"))
+def calibrate(epochs: int, epoch_seconds: float = 0.02, slack: float = 1.1, seed: int = 0) -> TrainingJob:
+    """A job whose epochs take about `epoch_seconds` without load, with a deadline that leaves some slack."""
+    probe = TrainingJob(epochs=1, samples=100, deadline_seconds=float("inf"))
     probe_seconds = statistics.median(seconds for _, seconds in _train(probe, 5, seed))
     samples = max(1, round(epoch_seconds / probe_seconds * probe.samples))
-    unhurried = Trial(epochs, samples, deadline_seconds=float("inf"))
+    unhurried = TrainingJob(epochs, samples, deadline_seconds=float("inf"))
     full_seconds = statistics.median(seconds for _, seconds in _train(unhurried, 9, seed))
-    return Trial(epochs, samples, slack * full_seconds)
+    return TrainingJob(epochs, samples, slack * full_seconds)
 
 
 def record_trace(
     rounds: int,
-    trial: Trial,
+    job: TrainingJob,
     load: float = 0.0,
     seed: int = 0,
     progress: Callable[[Row], None] | None = None,
 ) -> list[Row]:
     """Measure one trace under one load: a row per round, for a client named after the load ("load-30")."""
-    _check(rounds, trial.epochs, [load])
+    _check(rounds, job.epochs, [load])
     rows: list[Row] = []
     with competitor(load, seed):
-        for t, (share, _) in enumerate(_train(trial, rounds, seed)):
+        for t, (share, _) in enumerate(_train(job, rounds, seed)):
             rows.append((t, f"load-{round(100 * load)}", share))
             if progress is not None:
                 progress(rows[-1])
@@ -120,14 +116,14 @@ def record_log(
     """Measure a trace for every load and write them as a log, one client for each load.
 
     The default deadline is 1.1 x the median time of a full round without load. Use the log with
-    FleetLog(path, mode="blocks", of="client").
+    TurnoutLog(path, mode="blocks", of="client").
     """
     _check(rounds, epochs, loads)
     if deadline_seconds is not None and not 0 < deadline_seconds < math.inf:
-        raise Mistake(f"a deadline of {deadline_seconds}: give the seconds a round may take, a number above 0")
-    trial = calibrate(epochs, epoch_seconds, seed=seed)
+        raise UserError(f"a deadline of {deadline_seconds}: give the seconds a round may take, a number above 0")
+    job = calibrate(epochs, epoch_seconds, seed=seed)
     if deadline_seconds is not None:
-        trial = Trial(epochs, trial.samples, deadline_seconds)
+        job = TrainingJob(epochs, job.samples, deadline_seconds)
     rows: list[Row] = []
 
     def add(row: Row) -> None:
@@ -136,16 +132,16 @@ def record_log(
             progress(len(rows), rounds * len(loads), row)
 
     for load in loads:
-        record_trace(rounds, trial, load, seed, add)
+        record_trace(rounds, job, load, seed, add)
     write_turnout(path, rows)
     return rows
 
 
 def _check(rounds: int, epochs: int, loads: Sequence[float]) -> None:
     if rounds < 1 or epochs < 1:
-        raise Mistake(f"a trace of {rounds} rounds of {epochs} epochs: both must be 1 or more")
+        raise UserError(f"a trace of {rounds} rounds of {epochs} epochs: both must be 1 or more")
     for load in loads:
         if not 0 <= load < 1:
-            raise Mistake(f"a load of {load}: give the share of the CPU to take, from 0 to below 1")
+            raise UserError(f"a load of {load}: give the share of the CPU to take, from 0 to below 1")
     if len({round(100 * load) for load in loads}) < len(loads):
-        raise Mistake(f"loads {list(loads)}: they name the log's clients, in percent, so they must differ")
+        raise UserError(f"loads {list(loads)}: they name the log's clients, in percent, so they must differ")

@@ -1,9 +1,8 @@
 """The eight participation traces of paper 000 (Table 2), as distributions with their published moments.
 
-The recorded traces are not public. If E units of work are asked for, a trace is replaced by the distribution on
-{1..E}/E with the largest entropy among those with the published mean and standard deviation, p(x) ~ exp(a x + b x^2).
-The last three traces have inactive rounds too: 0 gets a probability of its own, and the rest is solved so that the
-overall moments are the published ones.
+The recorded traces are not public. If E units of work are asked for, a trace is the distribution on {1..E}/E with the
+largest entropy among those with the published mean and deviation, p(x) ~ exp(a x + b x^2). In the last three, which
+have inactive rounds, 0 has a probability of its own.
 
 Shape letters: C clients of the cohort, G grid points, K traces.
 """
@@ -18,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.rng import uniform
 
-# name: (mean, standard deviation, whether it has inactive rounds); Table 2, as shares of the epochs asked for
 MOST_UNITS = 1_000_000  # of work: a trace is a probability for each of them
+# name: (mean, standard deviation, whether it has inactive rounds); Table 2, as shares of the epochs asked for
 TABLE_2 = {
     "T0": (1.000, 0.000, False),
     "T30": (0.753, 0.148, False),
@@ -45,7 +44,7 @@ def probabilities(name: str, full_work: int, absence: float = 0.05) -> np.ndarra
     array([0.   , 0.   , 0.035, 0.58 , 0.376, 0.009])
     """
     if full_work > MOST_UNITS:
-        raise Mistake(f"traces are for at most {MOST_UNITS:,} units of work a round, not {full_work:,}: ask for less")
+        raise UserError(f"traces are for at most {MOST_UNITS:,} units of work a round, not {full_work:,}: ask for less")
     mean, std, inactive = TABLE_2[name]
     zero = absence if inactive else 0.0
     mean_present = mean / (1 - zero)
@@ -120,10 +119,11 @@ def _cumulative(names: tuple[str, ...], full_work: int, absence: float) -> Tenso
 
 @dataclass(frozen=True)
 class Traces:
-    """Every client has one of the traces, for good and at random, and draws its work from it each round.
+    """Every client has one of the traces, drawn once, and draws its work from it each round.
 
-    `first=5` takes the first five of Table 2, `names=["T0", "Tlo"]` those named; the default is the first five.
-    `absence` is P(work = 0) in the traces with inactive rounds (Thi, Tmi, Tlo); the paper does not give it.
+    first    the first so many traces of Table 2; the default is the first five
+    names    traces by name instead, such as ["T0", "Tlo"]
+    absence  P(work = 0) in the traces with inactive rounds (Thi, Tmi, Tlo); the paper does not give it
 
     >>> work_C = Traces(names=["T50"]).fraction(torch.arange(10_000), t=0, full_work=5, seed=0)
     >>> round(float(work_C.mean()), 2), round(float(work_C.std()), 2)  # Table 2: 67.2 and 11.3 percent
@@ -137,21 +137,20 @@ class Traces:
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
         if self.first is not None and self.names:
-            raise Mistake("participation Traces: give `first` or `names`, not both")
+            raise UserError("participation Traces: give `first` or `names`, not both")
         if self.first is not None and not 1 <= self.first <= len(TABLE_2):
-            raise Mistake(f"participation Traces(first={self.first}): give 1 to {len(TABLE_2)}")
+            raise UserError(f"participation Traces(first={self.first}): give 1 to {len(TABLE_2)}")
         for name in self.names:
             if name not in TABLE_2:
-                raise Mistake(f"participation Traces: no trace {name!r}; {nearest(name, TABLE_2)}")
+                raise UserError(f"participation Traces: no trace {name!r}; {nearest(name, TABLE_2)}")
         if not 0 <= self.absence <= 0.06:
-            raise Mistake(
+            raise UserError(
                 f"participation Traces(absence={self.absence}): give 0 to 0.06; with more, "
                 "no distribution has the published mean and standard deviation"
             )
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The traces in use."""
         return self.names or tuple(TABLE_2)[: self.first or 5]
 
     def trace(self, client_C: Tensor, seed: int) -> Tensor:
@@ -159,27 +158,27 @@ class Traces:
         return (uniform(seed, "trace", ids=client_C) * len(self.chosen)).to(torch.int64)
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
-        units = self._units(full_work)
+        units = int(full_work)
+        if units < 2 and self.chosen != ("T0",):
+            raise UserError(
+                f"participation Traces with {full_work} unit of local work: the traces say how much of it is "
+                "finished, and one unit has no parts. Ask for at least 2 (the paper: 5), "
+                "or use Dropout, where clients do all or nothing"
+            )
         trace_C = self.trace(client_C, seed)
         u_C = uniform(seed, "work", t, ids=client_C)
         place_C = torch.searchsorted(_cumulative(self.chosen, units, self.absence), u_C + trace_C, right=True)
         work_C = (place_C - trace_C * (units + 1)).clamp(max=units)
         return work_C.to(torch.float64) / units
 
-    def _units(self, full_work: int) -> int:
-        units = int(full_work)
-        if units < 2 and self.chosen != ("T0",):
-            raise Mistake(
-                f"participation Traces with {full_work} unit of local work: the traces say how much of it is "
-                "finished, and one unit has no parts. Ask for at least 2 (the paper: 5), "
-                "or use Dropout, where clients do all or nothing"
-            )
-        return units
-
 
 @dataclass(frozen=True)
 class Homogeneous:
-    """Every client has the same trace."""
+    """Every client has the same trace.
+
+    trace    its name in Table 2
+    absence  P(work = 0), if the trace has inactive rounds
+    """
 
     trace: str = "T50"
     absence: float = 0.05

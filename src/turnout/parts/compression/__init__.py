@@ -1,10 +1,10 @@
-"""How updates travel: what is sent instead of four bytes a parameter, both ways, with exact bytes.
+"""How updates are sent: instead of four bytes per parameter, both ways, with exact bytes.
 
 base.py            the promise of a compression, and `Dense`, which sends everything: read this first
-error_feedback.py  what all lossy compressions share: what a message leaves out is added to the next one
-ternary.py         paper 001's sparse ternary messages, the largest entries with their values, Algorithm 1 as printed
-quantise.py        eight bits an entry
-broadcast_log.py   the server's last messages, for clients that were away and must catch up
+error_feedback.py  common to lossy compressions: the residual of a message is added to the next one; the server's last
+                   messages, for clients that were away
+ternary.py         sparse ternary messages, the largest entries with their values, Algorithm 1 of EFL as printed
+quantise.py        eight bits per entry
 codec/             rows of numbers as real bytes, and back
 """
 

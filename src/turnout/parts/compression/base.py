@@ -1,10 +1,11 @@
-"""How updates travel: encoded by the client and decoded by the server, and what the server broadcasts; exact bytes.
+"""How updates are sent: encoded by clients, decoded and broadcast by the server, with exact bytes.
 
 Shape letters: C replies, P shared parameters.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,77 +19,77 @@ from turnout.types import Message, State, Tensors
 
 @dataclass(frozen=True)
 class Sending:
-    """What a codec may need to know of a message: the round, whose rows these are, and the tensor of each column."""
+    """The circumstances of a message.
+
+    t         round
+    seed      of the experiment
+    client_C  the clients of the rows
+    slots     the shared parameters, in the order of the columns
+    """
 
     t: int
     seed: int
     client_C: Tensor
-    slots: tuple[Slot, ...]  # the shared parameters, in the order of the columns
+    slots: tuple[Slot, ...]
 
 
 def dense_bytes(slots: tuple[Slot, ...]) -> int:
-    """What the shared parameters take as they are: floats travel as four bytes, whatever they are computed in."""
+    """Bytes of the shared parameters uncompressed: four per float, in any precision."""
     return 4 * sum(slot.size for slot in slots)
 
 
 class Compression(Protocol):
-    """Clients' residuals are rows of the client store; the server's are in its state."""
+    """Encodes updates both ways. Clients' residuals are rows of the client store; the server's are in its state."""
 
     def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
-        """What one client keeps back before its first message."""
-        ...
+        """One client's residuals before its first message."""
+        return {}
 
     def begin(self, slots: tuple[Slot, ...]) -> State:
         """The server's state before the first round."""
-        ...
+        return {}
 
+    @abstractmethod
     def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
-        """The clients' messages and what they keep back for the next one (may write into `update_CP` and `kept`)."""
-        ...
+        """The clients' messages and their residuals for the next one (may write into `update_CP` and `kept`)."""
 
+    @abstractmethod
     def longest(self, sending: Sending) -> int:
-        """No client's message is longer than so many bytes: what a device reckons with before it has trained."""
-        ...
+        """Most bytes of a client's message; a device plans with it before it has trained."""
 
+    @abstractmethod
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
-        """The updates as the server has them [C, P], in its precision."""
-        ...
+        """The decoded updates [C, P], in the server's precision."""
 
     def held(self, kept: Tensors) -> Tensors:
-        """What clients say of the model they hold, for `catch_up`: it is in their messages too."""
-        ...
+        """Clients' reports about the model they hold, for `catch_up`; their messages contain them too."""
+        return {}
 
+    @abstractmethod
     def catch_up(self, state: State, held: Tensors, sending: Sending) -> Tensor:
-        """Bytes each client had to fetch, at the start of the round, to hold the shared parameters of that moment."""
-        ...
+        """Bytes each client had to download at the start of the round to hold the current shared parameters."""
 
     def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
-        """The change as everybody will apply it, the server included."""
-        ...
+        """The change as all clients and the server apply it."""
+        return change_P, state
 
     def missed(self, state: State, since: int, slots: tuple[Slot, ...]) -> Messages | None:
-        """What a client that holds the shared parameters of the beginning of round `since` has to be sent: encoded
-        changes in order; None: the parameters themselves."""
-        ...
+        """Encoded changes, in order, for a client that holds the shared parameters of the beginning of round `since`;
+        None: it needs the parameters themselves."""
+        return None
 
     def received(self, held_P: Tensor, messages: Messages, sending: Sending) -> Tensor:
-        """The shared parameters after such messages, to the bit those of the server."""
-        ...
+        """The shared parameters after such messages, equal to the server's to the bit."""
+        return held_P
 
     def forget(self, state: State, client_I: Tensor) -> State:
-        """Some clients have left for good: if one comes back, it knows nothing (a dense download)."""
-        ...
+        """Some clients have left: one that comes back starts with a dense download."""
+        return state
 
 
 @dataclass(frozen=True)
-class Dense:
-    """No compression: four bytes a parameter, both ways."""
-
-    def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
-        return {}
-
-    def begin(self, slots: tuple[Slot, ...]) -> State:
-        return {}
+class Dense(Compression):
+    """No compression: four bytes per parameter, both ways."""
 
     def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
         return Message({"update": update_CP}, torch.full((len(update_CP),), 4 * update_CP.shape[1])), {}
@@ -99,23 +100,8 @@ class Dense:
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
         return message.tensors["update"]
 
-    def held(self, kept: Tensors) -> Tensors:
-        return {}
-
     def catch_up(self, state: State, held: Tensors, sending: Sending) -> Tensor:
         return torch.full((len(sending.client_C),), dense_bytes(sending.slots))
-
-    def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
-        return change_P, state
-
-    def missed(self, state: State, since: int, slots: tuple[Slot, ...]) -> Messages | None:
-        return None
-
-    def received(self, held_P: Tensor, messages: Messages, sending: Sending) -> Tensor:
-        return held_P
-
-    def forget(self, state: State, client_I: Tensor) -> State:
-        return state
 
 
 KINDS = {"dense": Dense, "none": Dense}

@@ -1,58 +1,122 @@
-"""What compressions that lose something have in common: error feedback on both sides, and messages as real bytes.
+"""Error feedback on both sides, common to lossy compressions, with messages as real bytes.
 
     client   A_k = R_k + (E / s_k) D_k;   M_k = C(A_k);   R_k <- A_k - M_k
     server   A_G = R_G + η_g Σ a_k M_k;   M_G = C(A_G);   R_G <- A_G - M_G;   w <- w + M_G
 
-E/s is in the update before it comes here (`algorithm.scale_at`), η_g in the change (`algorithm.server`). Residuals are
-what the decoder makes of the bytes, taken off what went in; everybody, the server included, moves by what was sent.
+The update already contains E/s (`algorithm.scale_at`), the change η_g (`algorithm.server`). A residual is the input
+less the decoded message; clients and server all apply the decoded message.
 
-Shape letters: C replies, P shared parameters.
+Shape letters: C replies, P shared parameters, B bytes of the log, M messages in it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.exchange import Messages
 from turnout.layout import Slot
-from turnout.parts.compression.base import Sending, dense_bytes
-from turnout.parts.compression.broadcast_log import NEVER, BroadcastLog
+from turnout.parts.compression.base import Compression, Sending, dense_bytes
 from turnout.parts.compression.codec.bits import Coded
 from turnout.types import BYTE, Message, State, Tensors
 
 DIRECTIONS = ("both", "up")
+NEVER = -1  # the round of a client that has not downloaded anything yet
+
+
+@dataclass(frozen=True)
+class BroadcastLog:
+    """The server's state of a compression: its last messages, for clients that were away.
+
+    A client that was away adds the messages it missed one after another, so that it holds the server's weights to the
+    bit (which their sum would not give). Where these are as large as the model, or not all are kept, it gets the model:
+    so the log never needs more bytes than the model.
+
+    left_P    R_G, the residual (empty without error feedback)
+    byte_B    the last messages, one after another, on the device where they were written
+    length_M  bytes of each
+    round_M   the round at whose end each was sent
+    since     all messages sent at the end of this round or later are in the log
+    """
+
+    left_P: Tensor
+    byte_B: Tensor
+    length_M: Tensor
+    round_M: Tensor
+    since: int = 0
+
+    @classmethod
+    def begin(cls, width: int) -> BroadcastLog:
+        """Without any message."""
+        none = torch.empty(0, dtype=torch.int64)
+        return cls(torch.zeros(width), none.to(torch.uint8), none, none)
+
+    @classmethod
+    def from_state(cls, state: State) -> BroadcastLog:
+        """From a checkpoint."""
+        return cls(**state | {name: state[name].cpu() for name in ("length_M", "round_M")})
+
+    def to_state(self) -> State:
+        """As a tree for a checkpoint."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def owed(self, round_C: Tensor, dense: int) -> Tensor:
+        """Bytes that clients need which hold the model of the beginning of round `round_C`.
+
+        >>> log = BroadcastLog(torch.empty(0), torch.empty(0), torch.tensor([30, 40]), torch.tensor([5, 7]), since=5)
+        >>> log.owed(torch.tensor([8, 7, 6, 5, 4, -1]), dense=60)
+        tensor([ 0, 40, 40, 60, 60, 60])
+        """
+        bytes_C = ((self.round_M >= round_C[:, None]) * self.length_M).sum(1)
+        there_C = (round_C >= self.since) & (round_C > NEVER)
+        return torch.where(there_C, bytes_C, dense).clamp(max=dense)
+
+    def missed(self, round: int, dense: int) -> list[tuple[int, bytes]] | None:
+        """The messages such a client needs, in order, each with its round; None: the model itself."""
+        if int(self.owed(torch.tensor([round]), dense)[0]) == dense:
+            return None
+        messages = self.byte_B.cpu().split(self.length_M.tolist())
+        return [(t, m.numpy().tobytes()) for m, t in zip(messages, self.round_M.tolist(), strict=True) if t >= round]
+
+    def sent(self, message_B: Tensor, round: int, left_P: Tensor, dense: int) -> BroadcastLog:
+        """Add a message; the oldest ones are dropped where the log would be larger than the model."""
+        length_M = torch.cat([self.length_M, torch.tensor([len(message_B)])])
+        round_M = torch.cat([self.round_M, torch.tensor([round])])
+        from_end_M = length_M.flip(0).cumsum(0).flip(0)
+        gone = int((from_end_M > dense).sum())
+        byte_B = torch.cat([self.byte_B.to(message_B.device), message_B])
+        if gone:
+            byte_B = byte_B[int(length_M[:gone].sum()) :].clone()
+        since = int(round_M[gone - 1]) + 1 if gone else self.since
+        return BroadcastLog(left_P, byte_B, length_M[gone:], round_M[gone:], since)
 
 
 class Codec(Protocol):
     """Rows of numbers as bytes, and back."""
 
     def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Coded:
-        """Encode rows; `x_CP` becomes what is left out of the messages: x less what `read` makes of them."""
-        ...
+        """Encode rows; `x_CP` becomes the residual, x less the result of `read`."""
 
     def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
-        """Messages as rows again; one that cannot be right raises Mistake."""
-        ...
+        """Decode messages to rows; an impossible message raises UserError."""
 
     def longest(self, slots: tuple[Slot, ...]) -> int:
-        """No message is longer than so many bytes."""
-        ...
+        """Most bytes of a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErrorFeedback(ABC):
-    """A compression made of a codec for each direction.
+class ErrorFeedback(Compression):
+    """A compression with a codec for each direction.
 
-    feedback        what is left out is kept and goes with the next message
-    directions      "both", or "up": the server sends the model as it is
-    residual_decay  what a client's residual is multiplied by for each round that it was away
-    reset_after     a client that was away for so many rounds begins without a residual
+    feedback        add the residual of a message to the next one
+    directions      "both", or "up": the server sends the model uncompressed
+    residual_decay  factor on a client's residual for each round that it was away
+    reset_after     a client that was away for this many rounds starts without a residual
     """
 
     feedback: bool = True
@@ -62,41 +126,39 @@ class ErrorFeedback(ABC):
 
     def __post_init__(self) -> None:
         if self.directions not in DIRECTIONS:
-            found = nearest(self.directions, DIRECTIONS)
-            raise Mistake(f"algorithm.compression.directions is {self.directions!r}: {found}")
+            known = nearest(self.directions, DIRECTIONS)
+            raise UserError(f"algorithm.compression.directions is {self.directions!r}: {known}")
         if not 0 <= self.residual_decay <= 1:
-            raise Mistake(f"algorithm.compression.residual_decay is in [0, 1], not {self.residual_decay}")
+            raise UserError(f"algorithm.compression.residual_decay is in [0, 1], not {self.residual_decay}")
         if self.reset_after is not None and self.reset_after < 1:
-            raise Mistake(f"algorithm.compression.reset_after is at least 1 round, not {self.reset_after}")
+            raise UserError(f"algorithm.compression.reset_after is at least 1 round, not {self.reset_after}")
 
     @abstractmethod
     def codec(self, way: str, sending: Sending) -> Codec:
-        """How messages go "up" or "down" in these circumstances."""
+        """The codec of messages "up" or "down"."""
 
     def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
-        """What is left out so far, and the round of the last message: the model is held as of its beginning."""
-        rows = {"round": torch.tensor(NEVER)}
-        return rows | ({"left": torch.zeros(_width(slots))} if self.feedback else {})
+        """The residual, and the round of the last message: the client holds the model of its beginning."""
+        left = {"left": torch.zeros(dense_bytes(slots) // 4)} if self.feedback else {}
+        return {"round": torch.tensor(NEVER)} | left
 
     def begin(self, slots: tuple[Slot, ...]) -> State:
-        return BroadcastLog.begin(_width(slots) if self.feedback else 0).to_state() if self.directions == "both" else {}
+        width = dense_bytes(slots) // 4 if self.feedback else 0
+        return BroadcastLog.begin(width).to_state() if self.directions == "both" else {}
 
     def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
         left_CP, round_C = update_CP, kept["round"]
         if self.feedback:
-            left_CP = self._aged(kept["left"], sending.t - 1 - round_C).add_(update_CP)
+            left_CP, away_C = kept["left"], sending.t - 1 - round_C
+            if self.residual_decay != 1:
+                left_CP.mul_((self.residual_decay ** away_C.clamp(min=0).to(left_CP))[:, None])
+            if self.reset_after is not None:
+                left_CP.masked_fill_((away_C >= self.reset_after)[:, None], 0)
+            left_CP.add_(update_CP)
         coded = self.codec("up", sending).write(left_CP, sending.slots)
         message = Message({BYTE: coded.byte_CB} | self.held(kept), coded.length_C, coded.decoded_CP)
         now = {"round": torch.full_like(round_C, sending.t)}
         return message, now | ({"left": left_CP} if self.feedback else {})
-
-    def _aged(self, left_CP: Tensor, away_C: Tensor) -> Tensor:
-        """Residuals of clients that were away for some rounds."""
-        if self.residual_decay != 1:
-            left_CP.mul_((self.residual_decay ** away_C.clamp(min=0).to(left_CP))[:, None])
-        if self.reset_after is not None:
-            left_CP.masked_fill_((away_C >= self.reset_after)[:, None], 0)
-        return left_CP
 
     def longest(self, sending: Sending) -> int:
         return self.codec("up", sending).longest(sending.slots)
@@ -125,15 +187,12 @@ class ErrorFeedback(ABC):
         coded = codec.write(left_P[None], sending.slots)
         applied_CP = coded.decoded_CP
         applied_CP = codec.read(coded, sending.slots, change_P.dtype) if applied_CP is None else applied_CP
-        applied_P = applied_CP[0]
         message_B = coded.byte_CB[0, : int(coded.length_C[0])]
         left_P = left_P if self.feedback else log.left_P
-        return applied_P, log.sent(message_B, sending.t, left_P, dense_bytes(sending.slots)).to_state()
+        return applied_CP[0], log.sent(message_B, sending.t, left_P, dense_bytes(sending.slots)).to_state()
 
     def missed(self, state: State, since: int, slots: tuple[Slot, ...]) -> Messages | None:
-        if self.directions == "up":
-            return None
-        return BroadcastLog.from_state(state).missed(since, dense_bytes(slots))
+        return BroadcastLog.from_state(state).missed(since, dense_bytes(slots)) if self.directions == "both" else None
 
     def received(self, held_P: Tensor, messages: Messages, sending: Sending) -> Tensor:
         for t, message in messages:
@@ -141,10 +200,3 @@ class ErrorFeedback(ABC):
             coded = Coded.of([message], codec.longest(sending.slots))
             held_P = held_P + codec.read(coded, sending.slots, held_P.dtype)[0]
         return held_P
-
-    def forget(self, state: State, client_I: Tensor) -> State:
-        return state  # what a client holds is in its own rows, which go with it
-
-
-def _width(slots: tuple[Slot, ...]) -> int:
-    return sum(slot.size for slot in slots)

@@ -1,4 +1,4 @@
-"""Updates with a byte an entry instead of four."""
+"""Updates with one byte per entry instead of four."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.parts.compression.base import Sending
 from turnout.parts.compression.codec.byte import Byte, Dither
 from turnout.parts.compression.error_feedback import Codec, ErrorFeedback
@@ -17,12 +17,12 @@ ROUNDINGS = ("stochastic", "nearest")
 
 @dataclass(frozen=True)
 class Quantise(ErrorFeedback):
-    """Eight bits an entry: whole multiples of 1/127 of the largest entry of its tensor.
+    """Eight bits per entry: whole multiples of 1/127 of the largest entry of its tensor.
 
-    rounding    "stochastic": up or down so that the mean is right (drawn by address, so a run can be repeated); or
-                "nearest"
-    feedback    keep what was rounded away for the next message; stochastic rounding does without, and then clients
-                keep nothing
+    rounding  "stochastic": up or down so that the mean is right (drawn by address, so a run can be repeated); or
+              "nearest"
+    feedback  add the rounding errors to the next message; stochastic rounding works without, and then clients keep no
+              state
     and the other settings of `ErrorFeedback`
     """
 
@@ -32,7 +32,7 @@ class Quantise(ErrorFeedback):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rounding not in ROUNDINGS:
-            raise Mistake(f"algorithm.compression.rounding is {self.rounding!r}: {nearest(self.rounding, ROUNDINGS)}")
+            raise UserError(f"algorithm.compression.rounding is {self.rounding!r}: {nearest(self.rounding, ROUNDINGS)}")
 
     def codec(self, way: str, sending: Sending) -> Codec:
         if self.rounding == "nearest":

@@ -1,4 +1,4 @@
-"""Paper 001's messages: sparse and ternary, both ways. Beside them the same with values, and Algorithm 1 as printed.
+"""Sparse messages: ternary (EFL), with values, and Algorithm 1 of EFL as printed.
 
 Shape letters: C replies, P shared parameters.
 """
@@ -13,18 +13,18 @@ from torch import Tensor
 from turnout.layout import Slot
 from turnout.parts.compression.base import Dense, Sending, dense_bytes
 from turnout.parts.compression.codec.pieces import check_keep
-from turnout.parts.compression.codec.ternary import Ternary
-from turnout.parts.compression.codec.values import Values
+from turnout.parts.compression.codec.ternary import Ternary, Values
 from turnout.parts.compression.error_feedback import Codec, ErrorFeedback
 from turnout.types import Message, State, Tensors
 
 
 @dataclass(frozen=True)
 class TopK(ErrorFeedback):
-    """The largest entries of each tensor with their values, and what is left out goes with the next message.
+    """The largest entries of each tensor with their values; the residual is added to the next message.
 
-    keep, keep_down  the share of the entries that is sent up, and down (the same where none is given)
-    scope            the largest of each "tensor", or of the whole "model"
+    keep       share of the entries that is sent up
+    keep_down  share that is sent down; None: `keep`
+    scope      the largest of each "tensor", or of the whole "model"
     and the settings of `ErrorFeedback`
     """
 
@@ -46,11 +46,8 @@ class TopK(ErrorFeedback):
 
 @dataclass(frozen=True)
 class SparseTernary(TopK):
-    """Paper 001's ST both ways: of the largest entries of each tensor the signs, and their mean size; the rest goes
-    with the next message.
-
-    The settings are those of `TopK`. Whether unfinished work is scaled before the residual or by the server is
-    `algorithm.scale_at`.
+    """ST of EFL (paper 001) both ways: the signs of the largest entries of each tensor, and their mean size; the
+    residual is added to the next message. Settings as for `TopK`.
     """
 
     def codec(self, way: str, sending: Sending) -> Codec:
@@ -59,10 +56,10 @@ class SparseTernary(TopK):
 
 @dataclass(frozen=True)
 class LiteralTernary(Dense):
-    """Algorithm 1 of paper 001 as printed, which overshoots: it sends and applies the whole of what it also keeps.
+    """Algorithm 1 of paper 001 as printed, which overshoots; only for demonstration.
 
     Clients send A_k = R_k + D_k and keep R_k = A_k - ST(A_k); the server applies A_G and keeps R_G = A_G - ST(A_G). So
-    what is left out is added again in every later round. Everything travels dense. Not for use: for showing that.
+    the residual is added again in every later round. Messages are dense. `keep` and `scope` as for `TopK`.
     """
 
     keep: float = 0.01

@@ -5,9 +5,9 @@ objective (include) or not (exclude):
 
     f0(τ) = ((τ - τ0) D + V) / (τ E + γ)        f1(τ) = V~ / ((τ - τ0) E + γ),    V~ = V / (τ0 E + γ) + Γ_l
 
-D is the bias of an objective that has lost somebody, V what training starts from (distance to the optimum, noise of the
-gradients), Γ_l how far the client's own optimum is from everybody's. Rounds are counted since the objective last
-shifted. Paper 001's Corollary 1, on clients that are hardly ever there, is at the end.
+D is the bias of an objective that has lost a client, V the start of training (distance to the optimum, noise of the
+gradients), Γ_l how far the client's own optimum is from that of all. Rounds are counted since the objective last
+shifted. Paper 001's Corollary 1, on clients that are rarely present, is at the end.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnout.errors import Mistake, nearest
-
 RULES = ("crossing", "literal", "sqrt")
 
 
@@ -25,7 +23,8 @@ RULES = ("crossing", "literal", "sqrt")
 class Bounds:
     """The constants of f0 and f1, in one unit of loss and of work.
 
-    noise   the second of the two terms of which the paper's V~ is the larger, 0 where the first rules, as it assumes
+    D, V, gamma, Gamma_l, E  as above
+    noise                    the second of the two terms of which the paper's V~ is the larger; the paper assumes 0
     """
 
     D: float
@@ -54,11 +53,11 @@ class Bounds:
 
 
 def should_exclude(bounds: Bounds, tau0: float, T: float, rule: str = "crossing", c: float = 1.0) -> bool:
-    """Whether leaving the client out promises the smaller loss at the deadline T.
+    """Whether excluding the client promises the smaller loss at the deadline T.
 
     crossing  f0(T) >= f1(T)
     literal   min over τ >= τ0 of f0(τ) >= f1(T): equation (8) as printed, which has no upper end; f0 is monotone, so
-              the minimum is f0(τ0), or what f0 tends to: D / E
+              the minimum is f0(τ0) or its limit D / E
     sqrt      T - τ0 >= c √(Γ_l τ0): equation (9)
 
     Past the deadline (T <= τ0) the client stays in: no round is left in which a restart could pay.
@@ -79,24 +78,19 @@ def should_exclude(bounds: Bounds, tau0: float, T: float, rule: str = "crossing"
     return kept >= bounds.exclude(T, tau0)
 
 
-def check_rule(rule: str) -> None:
-    if rule not in RULES:
-        raise Mistake(f"there is no rule {rule!r} for a client that leaves: {nearest(rule, RULES)}")
-
-
 @dataclass(frozen=True)
 class Fit:
-    """A loss curve as c + V / (τ + 1), by rounds τ since the objective last shifted: the floor c, and V."""
+    """A loss curve c + V / (τ + 1), τ rounds since the objective last shifted; `floor` is c."""
 
     floor: float
     V: float
 
 
 def fit_curve(curve: Sequence[tuple[float, float]]) -> Fit | None:
-    """The later half of the losses (τ, loss) as c + V / (τ + 1), by least squares with V >= 0; None below three rounds.
+    """Fit c + V / (τ + 1) to the later half of the losses (τ, loss), by least squares with V >= 0; None below three.
 
     Theorem 3.1 has V / (τ E + γ) under a rate that falls like 1 / (τ E + γ); η0 / (τ + 1) is such a rate, with γ = E.
-    The first rounds are left out: they tell how far from the optimum training began, which a shift does not bring back.
+    The first rounds are left out: they show how far from the optimum training began, which a shift does not repeat.
 
     >>> fit_curve([(tau, 1.0 + 30.0 / (tau + 1)) for tau in range(8)])
     Fit(floor=1.0, V=30.0)
@@ -112,12 +106,12 @@ def fit_curve(curve: Sequence[tuple[float, float]]) -> Fit | None:
 
 
 def bounds_from(fit: Fit, tau0: float, restart: float, share: float, latest: float, lowest: float) -> Bounds:
-    """The constants from what a server knows when client l leaves, with a round as the unit of work (E = γ = 1).
+    """The constants as a server can estimate them when client l leaves, with a round as the unit of work (E = γ = 1).
 
-    V        of the loss curve: what it is above its floor, times τ + 1
+    V        of the loss curve: its height above the floor, times τ + 1
     Γ_l      max(0, F_l(w) - the lowest loss l ever reported), F_l(w) its latest report
-    D / E    p_l F_l(w): what l's own loss would add to the old objective if it doubled without l's updates
-    noise    what the restart costs: the curve is V / (τ0 + 1) above its floor, by the noise of a rate that a shift
+    D / E    p_l F_l(w): the increase of the old objective if l's loss doubled without its updates
+    noise    the cost of the restart: the curve is V / (τ0 + 1) above its floor, by the noise of a rate that a shift
              multiplies by `restart`, η(0) / η(τ0); under η0 / (τ + 1) that makes V again
 
     >>> bounds_from(Fit(0.5, 6.0), tau0=29, restart=30.0, share=0.1, latest=1.5, lowest=1.0)
@@ -130,9 +124,9 @@ def bounds_from(fit: Fit, tau0: float, restart: float, share: float, latest: flo
 def left_to_learn(C: float, gamma: float, tau0: float, T: float, E: float) -> float:
     """Paper 001, Corollary 1: f1(T) = C~ / (E (T - τ0) + γ~)², C~ = T C and γ~ = γ.
 
-    What is left to learn at the deadline if the objective shifts at τ0. A client is abandoned if y_a J > f1(T): y_a is
-    the share of rounds in which it was asked and did not answer, J what its absence costs. Past the deadline
-    (T <= τ0) a shift cannot be made up for: endless.
+    The loss that remains at the deadline if the objective shifts at τ0. A client is dropped if y_a J > f1(T): y_a is
+    the share of rounds in which it was asked and did not answer, J the cost of its absence. Past the deadline (T <= τ0)
+    a shift cannot be made up for: infinite.
 
     >>> left_to_learn(C=1.0, gamma=0.0, tau0=50, T=100, E=1)
     0.04

@@ -1,9 +1,9 @@
-"""Clients that join late, leave for good, or are hardly ever there: who is a member, and what the objective is over.
+"""Clients that join late, leave for good, or are rarely present: the members, and the clients the objective is over.
 
-The first line of a round. Joining shifts the objective: shares are over the new members and the clock of the learning
-rate starts again; for a while the newcomer's own share weighs more (fast-reboot). Who leaves is taken out of the
-objective, which shifts it too (exclude), or stays in it (include): it is drawn into cohorts like anybody and is absent,
-only that nobody asks it. Which of the two promises more is `decide`'s question (departure.py).
+Joining shifts the objective: shares are over the new members and the clock of the learning rate restarts; for a while
+the newcomer's own share weighs more (fast-reboot). A client that leaves is taken out of the objective, which shifts it
+too (exclude), or stays in it (include): it is still sampled but never contacted, so it always counts as absent.
+`decide` chooses by the bounds in departure.py.
 
 Shape letters: C clients of the cohort, I any clients (members ever asked, where they are judged), J newcomers, K
 clients ever asked, D dropped.
@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
-from turnout.parts.membership.departure import check_rule, left_to_learn, should_exclude
+from turnout.errors import UserError, nearest
+from turnout.parts.membership.departure import RULES, left_to_learn, should_exclude
 from turnout.parts.membership.roster import Roster
 from turnout.parts.membership.transition import Constants, Outlook, Transition
 from turnout.types import Turnout
@@ -40,13 +40,13 @@ def boost(rounds_I: Tensor, factor: float = 3.0, decay: float = 2.0) -> Tensor:
 class DropInactive:
     """Paper 001, Corollary 1: a client is dropped if y_a J > f1(T), y_a the share of asked rounds it was away.
 
-    The paper leaves the constants open. With J = C = 1 the bound alone drops whoever was away once, so a client must
-    also be hardly ever there, compared with the others.
+    The paper leaves the constants open. With J = C = 1 the bound alone drops every client that was away once, so a
+    client must also be rarely present, compared with the others.
 
-    J, C, gamma    the constants of the bound
-    rarely         only clients that answer less than this times as often as members do on average; inf: the bound alone
-    least          a client is judged once members asked as often as it was would have answered this often on average
-    rejoin_after   rounds until a dropped client may join again, as a newcomer; None: only by an event of the world
+    J, C, gamma   the constants of the bound
+    rarely        only clients that answer less than this times as often as members on average; inf: the bound alone
+    least         judge a client once members asked as often as it was would have answered this often on average
+    rejoin_after  rounds until a dropped client may join again, as a newcomer; None: only by an event of the world
     """
 
     J: float = 1.0
@@ -58,17 +58,17 @@ class DropInactive:
 
     def __post_init__(self) -> None:
         if min(self.J, self.C, self.gamma) < 0:
-            raise Mistake("membership.drop: J, C and gamma must not be negative")
+            raise UserError("membership.drop: J, C and gamma must not be negative")
         if not self.rarely > 0 or not self.least > 0:
-            raise Mistake(
-                f"membership.drop: rarely must be above 0 and least too, not {self.rarely} and {self.least}: leave "
-                "membership.drop out to drop nobody"
+            raise UserError(
+                f"membership.drop: rarely and least must be above 0, not {self.rarely} and {self.least}: leave "
+                "membership.drop out to drop no client"
             )
         if self.rejoin_after is not None and self.rejoin_after < 1:
-            raise Mistake(f"membership.drop.rejoin_after must be at least 1 round, not {self.rejoin_after}")
+            raise UserError(f"membership.drop.rejoin_after must be at least 1 round, not {self.rejoin_after}")
 
     def picks(self, asked_I: Tensor, absent_I: Tensor, bound: float) -> Tensor:
-        """Which of the members to drop, by how often each was asked and how often in vain, given f1(T).
+        """Mask of the members to drop, given how often each was asked and absent, and f1(T).
 
         >>> DropInactive(least=5).picks(torch.tensor([10, 10, 10]), torch.tensor([1, 0, 10]), bound=0.04)
         tensor([False, False,  True])
@@ -84,16 +84,20 @@ class DropInactive:
 class Membership:
     """What to do about joins and leaves.
 
-    join      "fast-reboot": a newcomer's own share is multiplied by `boost` at first, which decays with the power
-              `decay` of its rounds; "vanilla": it is not. Both restart the clock.
-    gate      boost only if the gradient norm of the old objective is below this (Corollary 4.0.2)
-    surveyed  how many members are asked for that norm when somebody joins; 0: it is not measured
-    leave     "include", "exclude", or "decide" by `rule`: "crossing", "literal" (equation 8 as printed) or "sqrt"
-              (equation 9, with `c`); `constants` of the bounds, fitted to the loss curve where none are given;
-              `deadline`: the round T it is decided for, the last round where none is given; past it who leaves is
-              included, and nobody is dropped
-    stand_in  whether the substitution also stands in for those who have left but are included
-    drop      drop clients that are hardly ever there
+    join       "fast-reboot": a newcomer's own share is multiplied by `boost` at first; "vanilla": it is not. Both
+               restart the clock
+    boost      the newcomer's factor in its first round
+    decay      the power of its rounds with which the factor decays to 1
+    gate       boost only if the gradient norm of the old objective is below this (Corollary 4.0.2)
+    surveyed   how many members are asked for that norm when a client joins; 0: it is not measured
+    leave      "include", "exclude", or "decide" by `rule`
+    rule       "crossing", "literal" (equation 8 as printed) or "sqrt" (equation 9)
+    c          the constant of "sqrt"
+    constants  of the bounds; None: fitted to the loss curve
+    deadline   the round T it is decided for; None: the last round. After it, clients that leave are included and none
+               is dropped
+    stand_in   whether the substitution also stands in for clients that have left but are included
+    drop       drop clients that are rarely present
     """
 
     join: str = "fast-reboot"
@@ -110,56 +114,55 @@ class Membership:
     drop: DropInactive | None = None
 
     def __post_init__(self) -> None:
-        for name, value, known in (("join", self.join, JOINS), ("leave", self.leave, LEAVES)):
+        for name, known in (("join", JOINS), ("leave", LEAVES), ("rule", RULES)):
+            value = getattr(self, name)
             if value not in known:
-                raise Mistake(f"membership.{name} = {value!r}: {nearest(value, known)}")
-        check_rule(self.rule)
+                raise UserError(f"membership.{name} = {value!r}: {nearest(value, known)}")
         if self.boost < 1 or self.decay < 0:
-            raise Mistake(f"membership: boost is at least 1 and decay at least 0, not {self.boost} and {self.decay}")
+            raise UserError(f"membership: boost is at least 1 and decay at least 0, not {self.boost} and {self.decay}")
         if self.gate is not None and not self.surveyed:
-            raise Mistake("membership.gate needs the gradient norm: set membership.surveyed above 0")
+            raise UserError("membership.gate needs the gradient norm: set membership.surveyed above 0")
         if self.surveyed < 0 or not self.c >= 0 or (self.deadline is not None and self.deadline < 1):
-            raise Mistake("membership: surveyed and c must not be negative, and deadline must be at least 1")
+            raise UserError("membership: surveyed and c must not be negative, and deadline must be at least 1")
 
     def begin(self) -> Roster:
         """The state before the first round."""
         return Roster()
 
     def decide(self, outlook: Outlook) -> Transition:
-        """Let those leave and join who do so now."""
-        change = Transition(outlook.members, outlook.roster)
-        leaving = [int(e.client) for e in outlook.events if not isinstance(e, Join)]
+        """Apply the leaves, drops and joins of a round."""
+        change, t = Transition(outlook.members, outlook.roster), outlook.t
         joining = [int(e.client) for e in outlook.events if isinstance(e, Join)]
-        for client in leaving:
-            change = self._leave(change, client, outlook)
+        for event in outlook.events:
+            if not isinstance(event, Join):
+                change = self._leave(change, int(event.client), outlook)
         for client, why in self._inactive(change, outlook):
-            change = change.excluded(client, "drop", why, outlook.t)
-        joining += self._may_rejoin(change, joining, outlook.t)
-        new = [c for c in joining if c not in change.members and c not in change.included_before]
+            change = change.exclude(client, "drop", why, t)
+        if self.drop is not None and self.drop.rejoin_after is not None:
+            due_D = change.roster.when_D + self.drop.rejoin_after <= t
+            joining += [c for c in change.roster.dropped_D[due_D].tolist() if c not in joining]
+        new = [c for c in joining if c not in change.members and c not in change.included]
         norm = outlook.old_norm() if new else None
         for client in joining:
             change = self._join(change, client, outlook, norm)
-        return change if norm is None else change.said({"old_gradient_norm": norm})
-
-    # -- joining
+        return change if norm is None else change.with_numbers({"old_gradient_norm": norm})
 
     def _join(self, change: Transition, client: int, outlook: Outlook, norm: float | None) -> Transition:
         if client in change.members:
             return change
-        if client in change.included_before:
-            return change.returned(client)
+        if client in change.included:
+            return change.return_(client)
         below = self.gate is None or (norm is not None and norm < self.gate)
-        old = len(outlook.members) > 0  # where nobody was there, no old objective has to be left quickly
+        old = len(outlook.members) > 0  # without members there is no old objective to leave quickly
         fast = self.join == "fast-reboot" and below and old
-        said = "" if norm is None else f", gradient norm of the old objective {norm:.4g}"
+        measured = "" if norm is None else f", gradient norm of the old objective {norm:.4g}"
         gate = "" if self.gate is None else f" ({'below' if below else 'not below'} the gate {self.gate:g})"
         word = f"fast-reboot, boost {self.boost:g}" if fast else "vanilla"
-        return change.joined(client, word + said + gate, outlook.t if fast else None)
+        return change.join(client, word + measured + gate, outlook.t if fast else None)
 
     def boost_of(self, roster: Roster, client_C: Tensor, t: int) -> Tensor:
-        """What each client's own share is multiplied by: a newcomer's falls from `boost` to 1, on its own clock."""
-        factor_C = torch.ones(len(client_C), dtype=torch.float64)
-        newcomer_J = roster.newcomer_J
+        """Factor on each client's own share: a newcomer's falls from `boost` to 1."""
+        factor_C, newcomer_J = torch.ones(len(client_C), dtype=torch.float64), roster.newcomer_J
         if not len(newcomer_J):
             return factor_C
         at_J = torch.searchsorted(client_C, newcomer_J).clamp(max=len(client_C) - 1)
@@ -167,41 +170,34 @@ class Membership:
         own_J = boost(t - roster.since_J, self.boost, self.decay)
         return factor_C.index_copy(0, at_J[here_J], own_J[here_J])
 
-    # -- leaving
-
     def _leave(self, change: Transition, client: int, outlook: Outlook) -> Transition:
+        """Include or exclude a client; with `decide`, the numbers that decided go into the record."""
         if client not in change.members:
             return change.not_waiting(client).noted(client, "leave", "was dropped before")
-        if self.leave == "decide":
-            return self._decide(change, client, outlook)
         if self.leave == "include":
-            return change.included(client, "include")
-        return change.excluded(client, "leave", "exclude", outlook.t)
-
-    def _decide(self, change: Transition, client: int, outlook: Outlook) -> Transition:
-        """Include or exclude, with the numbers that decided in the record."""
+            return change.include(client, "include")
+        if self.leave == "exclude":
+            return change.exclude(client, "leave", "exclude", outlook.t)
         tau0, T = outlook.clock, self._deadline(outlook)
         if tau0 >= T:
-            return change.included(client, f"include: the deadline, round {self.deadline}, has passed")
+            return change.include(client, f"include: the deadline, round {self.deadline}, has passed")
         bounds = outlook.bounds(client, self.constants)
         if bounds is None:
-            return change.excluded(client, "leave", "exclude: too early to fit a loss curve", outlook.t)
+            return change.exclude(client, "leave", "exclude: too early to fit a loss curve", outlook.t)
         numbers = asdict(bounds) | {"tau0": tau0, "T": T}
         shown = numbers | {"f0(T)": bounds.include(T, tau0), "f1(T)": bounds.exclude(T, tau0)}
         why = f"{self.rule} rule, " + ", ".join(f"{name} {value:.6g}" for name, value in shown.items())
-        change = change.said({f"decide_{name}": float(value) for name, value in numbers.items()})
+        change = change.with_numbers({f"decide_{name}": float(value) for name, value in numbers.items()})
         if should_exclude(bounds, tau0, T, self.rule, self.c):
-            return change.excluded(client, "leave", f"exclude: {why}", outlook.t)
-        return change.included(client, f"include: {why}")
+            return change.exclude(client, "leave", f"exclude: {why}", outlook.t)
+        return change.include(client, f"include: {why}")
 
     def _deadline(self, outlook: Outlook) -> int:
         """T, in rounds since the objective last shifted."""
         return (self.deadline or outlook.t + 1) - outlook.origin
 
-    # -- hardly ever there
-
     def _inactive(self, change: Transition, outlook: Outlook) -> list[tuple[int, str]]:
-        """Members whose absence costs more than their data brings, and why."""
+        """Members whose absence costs more than their data is worth, and why."""
         drop, ledger = self.drop, change.roster.ledger
         here_K = change.members.which(ledger.client_K)
         if drop is None or not bool(here_K.any()):
@@ -213,31 +209,23 @@ class Membership:
         found = [(client, f"away in {absent} of the {asked} rounds it was asked") for client, absent, asked in rows]
         return found[: len(change.members) - 1]
 
-    def _may_rejoin(self, change: Transition, joining: list[int], t: int) -> list[int]:
-        if self.drop is None or self.drop.rejoin_after is None:
-            return []
-        due_D = change.roster.when_D + self.drop.rejoin_after <= t
-        return [c for c in change.roster.dropped_D[due_D].tolist() if c not in joining]
-
-    # -- after the round
-
     def observe(self, roster: Roster, clock: int, turnout: Turnout, loss_C: Tensor, share_C: Tensor) -> Roster:
-        """Learn what the rules need from those who were asked; `loss_C` is inf for those who sent none (all of them,
-        in a round that is skipped)."""
+        """Learn what the rules need from the clients that were asked; `loss_C` is inf for those that sent none (all of
+        them in a round that is skipped)."""
         if self.leave != "decide" and self.drop is None:
             return roster
         asked_C = ~torch.isin(turnout.client_C, roster.gone_L)
         client_C, present_C = turnout.client_C[asked_C], turnout.present_C[asked_C]
         roster = replace(roster, ledger=roster.ledger.after(client_C, present_C, loss_C[asked_C]))
-        heard_C = torch.isfinite(loss_C)
-        if not bool(heard_C.any()):
+        sent_C = torch.isfinite(loss_C)
+        if not bool(sent_C.any()):
             return roster
-        own_C = torch.where(heard_C, share_C, 0.0)
-        mean = float((own_C * torch.where(heard_C, loss_C, 0.0)).sum() / own_C.sum().clamp(min=1e-300))
-        return roster.heard(clock, mean)
+        own_C = torch.where(sent_C, share_C, 0.0)
+        mean = float((own_C * torch.where(sent_C, loss_C, 0.0)).sum() / own_C.sum().clamp(min=1e-300))
+        return roster.observed(clock, mean)
 
     def lendable(self, roster: Roster, client_C: Tensor, share_C: Tensor) -> Tensor:
-        """The shares a substitution may give away: not those of the included who are gone, unless `stand_in`."""
+        """Shares that a substitution may give away: without `stand_in` not those of clients that left."""
         if self.stand_in or not len(roster.gone_L):
             return share_C
         return torch.where(torch.isin(client_C, roster.gone_L), 0.0, share_C)

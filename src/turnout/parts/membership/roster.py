@@ -1,7 +1,7 @@
-"""What the server remembers of its members: newcomers, those who are gone but count, and what each has shown so far.
+"""The state of the membership part: newcomers, clients that left but count, and the history of each client.
 
-A `Roster` is the state of the membership part: it travels in the server's state and so in every checkpoint. It grows
-with those who move and, where a rule needs to know them, with those who have been asked; never with the population.
+A `Roster` is part of the server's state and of every checkpoint. It grows with the clients that join or leave and,
+where a rule needs them, with those that were asked; never with the population.
 
 Shape letters: J newcomers, L clients that have left but stay in the objective, D dropped, T rounds since the last
 shift, K clients ever asked, C clients of a cohort, I any clients.
@@ -18,31 +18,41 @@ from turnout.types import State
 from turnout.world.members import Members
 
 
-def _none(dtype: torch.dtype = torch.int64) -> Tensor:
-    return torch.empty(0, dtype=dtype)
+def _ints() -> Tensor:
+    return torch.empty(0, dtype=torch.int64)
 
 
 def _floats() -> Tensor:
-    return _none(torch.float64)
+    return torch.empty(0, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
-class Ledger:
-    """One row per client ever asked, sorted by id: how often, how often in vain, its lowest and its latest loss."""
+class ClientHistory:
+    """One row per client ever asked, sorted by id.
 
-    client_K: Tensor = field(default_factory=_none)
-    asked_K: Tensor = field(default_factory=_none)
-    absent_K: Tensor = field(default_factory=_none)
-    lowest_K: Tensor = field(default_factory=_floats)  # inf before the first reply
+    client_K            the clients
+    asked_K, absent_K   rounds in which each was asked, and of them those in which it was absent
+    lowest_K, latest_K  its lowest and latest loss; inf before the first reply
+    """
+
+    client_K: Tensor = field(default_factory=_ints)
+    asked_K: Tensor = field(default_factory=_ints)
+    absent_K: Tensor = field(default_factory=_ints)
+    lowest_K: Tensor = field(default_factory=_floats)
     latest_K: Tensor = field(default_factory=_floats)
 
-    def after(self, client_C: Tensor, present_C: Tensor, loss_C: Tensor) -> Ledger:
-        """One round on; `loss_C` is inf for those who sent none."""
-        ledger = self._with(client_C)
+    def after(self, client_C: Tensor, present_C: Tensor, loss_C: Tensor) -> ClientHistory:
+        """The ledger after a round; `loss_C` is inf for clients that sent none."""
+        ledger, new_I = self, client_C[~torch.isin(client_C, self.client_K)]
+        if len(new_I):
+            zero_I, inf_I = torch.zeros_like(new_I), torch.full(new_I.shape, torch.inf, dtype=torch.float64)
+            blank = ClientHistory(new_I, zero_I, zero_I, inf_I, inf_I)
+            joined = {f.name: torch.cat([getattr(self, f.name), getattr(blank, f.name)]) for f in fields(self)}
+            order_K = joined["client_K"].argsort()
+            ledger = ClientHistory(**{name: value[order_K] for name, value in joined.items()})
         row_C = torch.searchsorted(ledger.client_K, client_C)
-        heard_C = torch.isfinite(loss_C)
         lowest_C = torch.minimum(ledger.lowest_K[row_C], loss_C)
-        latest_C = torch.where(heard_C, loss_C, ledger.latest_K[row_C])
+        latest_C = torch.where(torch.isfinite(loss_C), loss_C, ledger.latest_K[row_C])
         return replace(
             ledger,
             asked_K=ledger.asked_K.index_add(0, row_C, torch.ones_like(row_C)),
@@ -51,45 +61,32 @@ class Ledger:
             latest_K=ledger.latest_K.index_copy(0, row_C, latest_C),
         )
 
-    def _with(self, client_C: Tensor) -> Ledger:
-        new_I = client_C[~torch.isin(client_C, self.client_K)]
-        if not len(new_I):
-            return self
-        zero_I, inf_I = torch.zeros_like(new_I), torch.full(new_I.shape, torch.inf, dtype=torch.float64)
-        blank = Ledger(new_I, zero_I, zero_I, inf_I, inf_I)
-        joined = {f.name: torch.cat([getattr(self, f.name), getattr(blank, f.name)]) for f in fields(self)}
-        order_K = joined["client_K"].argsort()
-        return Ledger(**{name: value[order_K] for name, value in joined.items()})
-
-    def without(self, client_I: Tensor) -> Ledger:
-        keep_K = ~torch.isin(self.client_K, client_I)
-        return Ledger(**{f.name: getattr(self, f.name)[keep_K] for f in fields(self)})
-
-    def row(self, client: int) -> int | None:
-        """Where a client that has ever replied is; None for one that has not."""
+    def losses(self, client: int) -> tuple[float, float] | None:
+        """The latest and the lowest loss of a client; None for one that has never replied."""
         found = ((self.client_K == client) & torch.isfinite(self.latest_K)).nonzero()
-        return int(found[0]) if len(found) else None
+        return (float(self.latest_K[found[0, 0]]), float(self.lowest_K[found[0, 0]])) if len(found) else None
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The membership part's state.
+    """The state of the membership part.
 
-    newcomer_J, since_J   who gets a boost, and the round it joined in
-    gone_L                have left but stay in the objective
-    dropped_D, when_D     were dropped for being away, and in which round
-    clock_T, loss_T       the training loss since the objective last shifted, by clock
-    former                the members of the objective before it last shifted
+    newcomer_J, since_J  clients with a boost, and the round each joined in
+    gone_L               clients that have left but stay in the objective
+    dropped_D, when_D    clients that were dropped for being away, and in which round
+    clock_T, loss_T      the training loss since the objective last shifted, by clock
+    ledger               the history of each client ever asked
+    former               the members of the objective before it last shifted
     """
 
-    newcomer_J: Tensor = field(default_factory=_none)
-    since_J: Tensor = field(default_factory=_none)
-    gone_L: Tensor = field(default_factory=_none)
-    dropped_D: Tensor = field(default_factory=_none)
-    when_D: Tensor = field(default_factory=_none)
-    clock_T: Tensor = field(default_factory=_none)
+    newcomer_J: Tensor = field(default_factory=_ints)
+    since_J: Tensor = field(default_factory=_ints)
+    gone_L: Tensor = field(default_factory=_ints)
+    dropped_D: Tensor = field(default_factory=_ints)
+    when_D: Tensor = field(default_factory=_ints)
+    clock_T: Tensor = field(default_factory=_ints)
     loss_T: Tensor = field(default_factory=_floats)
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: ClientHistory = field(default_factory=ClientHistory)
     former: Members | None = None
 
     def to_state(self) -> State:
@@ -100,32 +97,26 @@ class Roster:
 
     @classmethod
     def from_state(cls, state: State) -> Roster:
+        """From a checkpoint."""
         former = Members.from_state(state["former"]) if state["former"] else None
-        return cls(**state | {"ledger": Ledger(**state["ledger"]), "former": former})
+        return cls(**state | {"ledger": ClientHistory(**state["ledger"]), "former": former})
 
     def shifted(self, former: Members) -> Roster:
-        """The objective has shifted: another loss curve begins."""
-        return replace(self, clock_T=_none(), loss_T=_floats(), former=former)
+        """The objective has shifted: a new loss curve begins."""
+        return replace(self, clock_T=_ints(), loss_T=_floats(), former=former)
 
-    def forget(self, client_I: Tensor) -> Roster:
-        """Without any trace of these clients (that they were dropped is remembered)."""
-        keep_J, keep_L = ~torch.isin(self.newcomer_J, client_I), ~torch.isin(self.gone_L, client_I)
+    def forget(self, client: int) -> Roster:
+        """Without any trace of a client (except that it was dropped)."""
+        keep_J, keep_L, keep_K = (v != client for v in (self.newcomer_J, self.gone_L, self.ledger.client_K))
         return replace(
             self,
             newcomer_J=self.newcomer_J[keep_J],
             since_J=self.since_J[keep_J],
             gone_L=self.gone_L[keep_L],
-            ledger=self.ledger.without(client_I),
+            ledger=ClientHistory(**{f.name: getattr(self.ledger, f.name)[keep_K] for f in fields(ClientHistory)}),
         )
 
-    def boosted(self, client_I: Tensor, t: int) -> Roster:
-        """With newcomers of this round."""
-        since_I = torch.full_like(client_I, t)
-        return replace(
-            self, newcomer_J=torch.cat([self.newcomer_J, client_I]), since_J=torch.cat([self.since_J, since_I])
-        )
-
-    def heard(self, clock: int, loss: float) -> Roster:
+    def observed(self, clock: int, loss: float) -> Roster:
         """With the training loss of a round."""
         return replace(
             self,
@@ -135,4 +126,5 @@ class Roster:
 
     @property
     def curve(self) -> list[tuple[float, float]]:
+        """The training losses since the last shift, each with its clock."""
         return list(zip(self.clock_T.tolist(), self.loss_T.tolist(), strict=True))

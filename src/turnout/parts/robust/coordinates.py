@@ -11,12 +11,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.parts.arrived import Arrived
-from turnout.parts.robust.votes import ROUNDING, by_rank, centred, check_share
+from turnout.parts.robust.votes import ROUNDING, Robust, Votes, by_rank, check_share
 
 
 def coordinate_median(update_rP: Tensor, weight_r: Tensor) -> Tensor:
-    """For every column the value with half of the weight on either side; halfway between two where both have that.
+    """The weighted median of every column; halfway between two values where both qualify.
 
     >>> coordinate_median(torch.tensor([[1.0], [2.0], [9.0]]), torch.tensor([1.0, 1.0, 1.0]))
     tensor([2.])
@@ -36,8 +35,8 @@ def coordinate_median(update_rP: Tensor, weight_r: Tensor) -> Tensor:
 
 
 def trimmed_mean(update_rP: Tensor, weight_r: Tensor, share: float) -> Tensor:
-    """For every column the mean by weight without the `share` of the weight with the smallest values, and without that
-    with the largest; a reply at the edge counts with the rest of its weight.
+    """The weighted mean of every column without the `share` of the weight at either end; a reply at the edge counts
+    with the rest of its weight.
 
     >>> trimmed_mean(torch.tensor([[-50.0], [1.0], [2.0], [3.0], [90.0]]), torch.ones(5), 0.2)
     tensor([2.])
@@ -48,47 +47,44 @@ def trimmed_mean(update_rP: Tensor, weight_r: Tensor, share: float) -> Tensor:
         reached_pr = own_pr.cumsum(1)
         from_pr = (reached_pr - own_pr).clamp(min=share * total)
         kept_pr = reached_pr.clamp(max=(1 - share) * total) - from_pr
-        kept_pr = torch.where(kept_pr > ROUNDING * total, kept_pr, 0.0)  # a last bit of 1e30 would be a lot
+        kept_pr = torch.where(kept_pr > ROUNDING * total, kept_pr, 0.0)  # rounding times 1e30 would be large
         return ((kept_pr * value_pr).sum(1) / kept_pr.sum(1)).to(value_pr.dtype)
 
     return by_rank(update_rP, weight_r.double(), kept)
 
 
 @dataclass(frozen=True)
-class CoordinateMedian:
+class CoordinateMedian(Robust):
     """med_c(D_c)_j for every parameter j (Yin et al. 2018, Algorithm 1, option I), by weight.
 
     Breakdown point 1/2: with less than half of the weight hostile, every parameter stays between the smallest and the
-    largest honest value. Where clients' data differ it is not their mean, also without attackers.
+    largest honest value. Where clients' data differ it is not their mean, even without attackers.
     """
 
-    linear: ClassVar[bool] = False
-    guards: ClassVar[str] = "updates"
     by_parameter: ClassVar[bool] = True
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
-        return centred(arrived, weight_R, lambda votes: coordinate_median(votes.update_rP, votes.weight_r))
+    def centre(self, votes: Votes, replies: int) -> Tensor:
+        return coordinate_median(votes.update_rP, votes.weight_r)
 
 
 @dataclass(frozen=True)
-class TrimmedMean:
+class TrimmedMean(Robust):
     """(1 / (1 − 2β)m) Σ of what remains of (D_c)_j, c = 1..m, without the βm largest and the βm smallest (Yin et al.
     2018, Algorithm 1, option II), by weight; `share` is β.
 
     Breakdown point β: with at most that share of the weight hostile, every parameter stays between the smallest and the
-    largest honest value; with more it goes anywhere. β = 0 is the weighted mean.
+    largest honest value; with more it is unbounded. β = 0 is the weighted mean.
     """
 
     share: float = 0.2
-    linear: ClassVar[bool] = False
-    guards: ClassVar[str] = "updates"
+
     by_parameter: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_share("TrimmedMean", self.share)
 
-    def combine(self, arrived: Arrived, weight_R: Tensor) -> Tensor:
-        return centred(arrived, weight_R, lambda votes: trimmed_mean(votes.update_rP, votes.weight_r, self.share))
+    def centre(self, votes: Votes, replies: int) -> Tensor:
+        return trimmed_mean(votes.update_rP, votes.weight_r, self.share)
 
 
 KINDS = {"coordinate-median": CoordinateMedian, "trimmed-mean": TrimmedMean}

@@ -1,33 +1,42 @@
-"""The replies of a round with what each weighs, and sums over many columns in blocks.
+"""The replies of a round with their weights as votes, the base of robust aggregations, and sums over columns in blocks.
 
-Shape letters: R replies, r those with a weight, P shared parameters, p a block of them.
+Shape letters: R replies, r those of weight above 0, P shared parameters, p a block of them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.parts.arrived import Arrived
+from turnout.errors import UserError
+from turnout.parts.aggregation import Combined
+from turnout.parts.updates import Updates
 
 BLOCK = 1 << 22  # numbers sorted or squared at a time: both make copies
-SORTED = 1 << 19  # on a CPU: so many fit into its cache
-ROUNDING = 1e-9  # of all weight: less than this is no vote
+SORTED = 1 << 19  # the same on a CPU, where they fit into its cache
+ROUNDING = 1e-9  # of all weight: less than this is not a vote
 
 
 @dataclass(frozen=True)
 class Votes:
-    """The replies that weigh something."""
+    """The replies of weight above 0.
+
+    update_rP  their updates
+    weight_r   their weights, float64, on the device of the updates
+    client_r   their clients
+    row_r      their rows among all replies
+    """
 
     update_rP: Tensor
-    weight_r: Tensor  # float64, where the updates are
+    weight_r: Tensor
     client_r: Tensor
-    row_r: Tensor  # which of the replies they are
+    row_r: Tensor
 
     @property
     def total(self) -> float:
@@ -37,32 +46,38 @@ class Votes:
     def replies(self) -> int:
         return len(self.row_r)
 
-    def sized(self, centre_P: Tensor) -> Tensor:
-        """A centre of the updates, of the size of their weighted sum."""
-        return self.total * centre_P.to(self.update_rP)
 
+class Robust(ABC):
+    """An aggregation that a hostile minority cannot steer. The result is Σ weight times the centre of the updates.
 
-def votes(arrived: Arrived, weight_R: Tensor) -> Votes | None:
-    """Rows with a weight; None without any."""
-    row_r = (weight_R > 0).nonzero().squeeze(1)
-    if not len(row_r):
-        return None
-    update = arrived.update_RP
-    rows_rP = update if len(row_r) == len(weight_R) else update[row_r.to(update.device)]
-    weight_r = weight_R[row_r].to(update.device, torch.float64)
-    return Votes(rows_rP, weight_r, arrived.client_R[row_r.to(arrived.client_R.device)], row_r)
+    guards  what is protected from hostile clients: "updates", or whole "replies" (those not chosen have no effect)
+    """
 
+    linear: ClassVar[bool] = False
+    guards: ClassVar[str] = "updates"
 
-def centred(arrived: Arrived, weight_R: Tensor, centre: Callable[[Votes], Tensor]) -> Tensor:
-    """Σ weight times the centre of the updates; nothing where nobody weighs anything."""
-    found = votes(arrived, weight_R)
-    return torch.zeros_like(arrived.start_P) if found is None else found.sized(centre(found))
+    def combine(self, updates: Updates, weight_R: Tensor) -> Tensor | Combined:
+        row_r = (weight_R > 0).nonzero().squeeze(1)
+        if not len(row_r):
+            return torch.zeros_like(updates.start_P)
+        update = updates.update_RP
+        rows_rP = update if len(row_r) == len(weight_R) else update[row_r.to(update.device)]
+        weight_r = weight_R[row_r].to(update.device, torch.float64)
+        votes = Votes(rows_rP, weight_r, updates.client_R[row_r.to(updates.client_R.device)], row_r)
+        found = self.centre(votes, len(weight_R))
+        if isinstance(found, Tensor):
+            return votes.total * found.to(rows_rP)
+        return Combined(votes.total * found.update_P.to(rows_rP), found.used_R, found.extra)
+
+    @abstractmethod
+    def centre(self, votes: Votes, replies: int) -> Tensor | Combined:
+        """The centre of the updates [P]; with a `Combined` also which of all replies were used, and columns."""
 
 
 def by_rank(update_rP: Tensor, weight_r: Tensor, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """A function of each column's values in order and of what each of them weighs, some columns at a time.
+    """Apply a function of each column's sorted values and their weights, some columns at a time.
 
-    Where all weigh the same the weights are one row for all columns, and nobody need know whose value is where.
+    Where all weights are equal they are one row for all columns, and only the values are sorted.
     """
     alike = bool((weight_r == weight_r[0]).all())
     numbers = SORTED if update_rP.device.type == "cpu" else BLOCK
@@ -70,26 +85,26 @@ def by_rank(update_rP: Tensor, weight_r: Tensor, of: Callable[[Tensor, Tensor], 
     for block_rp in update_rP.split(max(1, numbers // len(update_rP)), 1):
         block_pr = block_rp.T.contiguous()
         if alike:
-            found.append(of(in_order(block_pr), weight_r[None]))
+            found.append(of(sort(block_pr), weight_r[None]))
         else:
-            order_pr = order_of(block_pr)
+            order_pr = argsort(block_pr)
             found.append(of(block_pr.gather(1, order_pr), weight_r[order_pr]))
     return torch.cat(found)
 
 
-def in_order(value_pr: Tensor) -> Tensor:
-    """The values of each row from the smallest on; numpy's sort takes vectors at a time, torch's on a CPU does not.
+def sort(value_pr: Tensor) -> Tensor:
+    """The values of each row, rising; numpy's sort is vectorised, torch's on a CPU is not.
 
-    >>> in_order(torch.tensor([[3.0, -1.0, 2.0]]))
+    >>> sort(torch.tensor([[3.0, -1.0, 2.0]]))
     tensor([[-1.,  2.,  3.]])
     """
     return torch.from_numpy(np.sort(value_pr.numpy(), 1)) if _for_numpy(value_pr) else value_pr.sort(1)[0]
 
 
-def order_of(value_pr: Tensor) -> Tensor:
-    """Where the values of each row are, from the smallest on.
+def argsort(value_pr: Tensor) -> Tensor:
+    """The positions of the values of each row, rising.
 
-    >>> order_of(torch.tensor([[3.0, -1.0, 2.0]]))
+    >>> argsort(torch.tensor([[3.0, -1.0, 2.0]]))
     tensor([[1, 2, 0]])
     """
     return torch.from_numpy(np.argsort(value_pr.numpy(), 1)) if _for_numpy(value_pr) else value_pr.argsort(1)
@@ -99,14 +114,8 @@ def _for_numpy(value_pr: Tensor) -> bool:
     return value_pr.device.type == "cpu" and value_pr.dtype in (torch.float32, torch.float64)
 
 
-def summed_over_columns(update_rP: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """A sum over columns in double precision, some columns at a time."""
-    width = max(1, BLOCK // len(update_rP))
-    return torch.stack([of(block_rp.double()) for block_rp in update_rP.split(width, 1)]).sum(0)
-
-
 def lengths(update_rP: Tensor, from_P: Tensor | None = None) -> Tensor:
-    """The Euclidean length of each row, or its distance from a point.
+    """The Euclidean length of each row, or its distance from a point, in double precision.
 
     >>> lengths(torch.tensor([[3.0, 4.0]])), lengths(torch.tensor([[3.0, 4.0]]), torch.tensor([3.0, 3.0]))
     (tensor([5.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
@@ -123,4 +132,4 @@ def lengths(update_rP: Tensor, from_P: Tensor | None = None) -> Tensor:
 
 def check_share(name: str, share: float) -> None:
     if not 0 <= share < 0.5:
-        raise Mistake(f"{name}(share={share!r}): the share that may be hostile is from 0 to below 0.5")
+        raise UserError(f"{name}(share={share!r}): the share that may be hostile is from 0 to below 0.5")

@@ -1,14 +1,13 @@
-"""Who stands in for those whose work does not count: what becomes of their shares.
+"""What happens to the shares of clients whose work does not count.
 
-base.py               the promise of a substitution; `Unused` leaves the shares unused, `Spread` spreads them over the
-                      others: read this first
-stale.py              the last update a client sent stands in for it
-friends.py            paper 003: the share goes to the client present whose updates have been most alike
-similarity_table.py   how alike any two clients' updates have been, and how often they met
-slots.py              rows for clients as they come
+base.py               the promise of a substitution; `NoSubstitution` leaves the shares unused, `Spread` spreads them
+                      over the others: read this first
+stale.py              a client's last update stands in for it; the last rows of clients, as a state
+friends.py            the share goes to the present client with the most similar updates
+similarity_table.py   the similarity of any two clients' updates, and how often they met
 random_projection.py  short rows to compare instead of whole updates; projection_kernel.py: the same on a GPU
 """
 
-from turnout.parts.substitution.base import Lent, Spread, Substitution, Unused
+from turnout.parts.substitution.base import NoSubstitution, Spread, Substitutes, Substitution
 
-__all__ = ["Lent", "Spread", "Substitution", "Unused"]
+__all__ = ["NoSubstitution", "Spread", "Substitutes", "Substitution"]

@@ -1,34 +1,44 @@
-"""Who stands in for those whose work does not count: a redistribution of shares.
+"""Substitution: a redistribution of the shares of clients whose work does not count.
 
-Shares are over the cohort that was asked, so only somebody who was asked can be missing. A substitution says how much
-of the missing shares each of those who count takes over; the round adds that to their own. `Friends` is in friends.py,
-`Stale` in stale.py.
+Shares are over the cohort, so only a client that was asked can be missing. A substitution decides how much of the
+missing shares each client that counts takes over; the round adds that to its own. `Friends` is in friends.py, `Stale`
+in stale.py.
 
 Shape letters: C clients of the cohort, R replies, S old updates, P shared parameters.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from turnout.parts.arrived import Arrived
+from turnout.parts.updates import Updates
 from turnout.types import State, Tensors
 
 
 @dataclass(frozen=True)
-class Lent:
-    """The outcome of a substitution: what each client borrows, and rows that take part beside this round's replies."""
+class Substitutes:
+    """The outcome of a substitution.
+
+    borrowed_C      share that each client borrows
+    friend_C        the client that stands in for each missing one; -1: none in particular
+    rows_SP         old updates that take part beside this round's replies, all of them finite
+    row_weight_S    their weights, 0 for those not used now
+    row_position_S  the client of the cohort that each stands for
+    row_start_P     subtracted from each row: set where rows are weights, not updates
+    extra           columns for the round's record
+    """
 
     borrowed_C: Tensor
-    friend_C: Tensor | None = None  # the client that stands in for each that is missing, -1 where nobody in particular
-    rows_SP: Tensor | None = None  # old updates that stand in, all of them finite
-    row_weight_S: Tensor | None = None  # what they weigh, 0 for those not used now
-    row_position_S: Tensor | None = None  # for whom in the cohort
-    row_start_P: Tensor | None = None  # what to take off each row: set where rows are weights, not updates
+    friend_C: Tensor | None = None
+    rows_SP: Tensor | None = None
+    row_weight_S: Tensor | None = None
+    row_position_S: Tensor | None = None
+    row_start_P: Tensor | None = None
     extra: dict[str, float | str] = field(default_factory=dict)
 
     def rows_sum(self, factor_C: Tensor) -> Tensor | None:
@@ -41,7 +51,7 @@ class Lent:
 
 
 class Substitution(Protocol):
-    """State goes in and comes out; it holds only tensors and numbers, so that a checkpoint can carry it.
+    """What happens to missing shares. Its state holds only tensors and numbers, so that a checkpoint can carry it.
 
     `observe` and `forget` modify the state in place; do not reuse it. The state of `begin` stays as it is, so that an
     experiment can be run again.
@@ -49,77 +59,62 @@ class Substitution(Protocol):
 
     @property
     def lends(self) -> bool:
-        """Whether missing shares are given away at all (scheme A then drops its N/K)."""
-        ...
+        """Whether missing shares are given to other clients (scheme A then drops its N/K)."""
+        return False
 
     @property
     def adds_rows(self) -> bool:
         """Whether updates of earlier rounds take part."""
-        ...
+        return False
 
     def begin(self, clients: int, width: int) -> State:
         """The state before the first round."""
-        ...
+        return {}
 
     def memory(self, clients: int, width: int) -> int:
         """Bytes of the state once that many clients have replied."""
-        ...
-
-    def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
-        """What clients send beside their encoded update, for `observe`: a row each in every tensor."""
-        ...
-
-    def observe(self, state: State, arrived: Arrived) -> State:
-        """Learn from what arrived (similarities, last updates)."""
-        ...
-
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
-        """Give the shares of those who do not count to those who do (there is at least one)."""
-        ...
-
-    def forget(self, state: State, client_L: Tensor) -> State:
-        """These clients have left for good."""
-        ...
-
-
-@dataclass(frozen=True)
-class Unused:
-    """Missing shares stay unused and keep the old model (paper 003's ZERO; schemes A, B and C of paper 000)."""
-
-    lends: ClassVar[bool] = False
-    adds_rows: ClassVar[bool] = False
-
-    def begin(self, clients: int, width: int) -> State:
-        return {}
-
-    def memory(self, clients: int, width: int) -> int:
         return 0
 
     def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
+        """What clients send with their encoded update, for `observe`: a row each in every tensor."""
         return {}
 
-    def observe(self, state: State, arrived: Arrived) -> State:
+    def observe(self, state: State, updates: Updates) -> State:
+        """Learn from the replies (similarities, last updates)."""
         return state
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
-        return Lent(torch.zeros_like(share_C))
+    @abstractmethod
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
+        """Give the shares of clients that do not count to those that do (there is at least one)."""
 
     def forget(self, state: State, client_L: Tensor) -> State:
+        """These clients have left for good."""
         return state
 
 
 @dataclass(frozen=True)
-class Spread(Unused):
-    """Missing shares are spread over those who count, in proportion to their own (paper 003's Dropout)."""
+class NoSubstitution(Substitution):
+    """Missing shares stay unused and keep the old model (paper 003's ZERO; schemes A, B and C of paper 000)."""
+
+    lends: ClassVar[bool] = False  # readable of the class too
+    adds_rows: ClassVar[bool] = False
+
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
+        return Substitutes(torch.zeros_like(share_C))
+
+
+@dataclass(frozen=True)
+class Spread(NoSubstitution):
+    """Missing shares are spread over the clients that count, in proportion to their own (paper 003's Dropout)."""
 
     lends: ClassVar[bool] = True
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
-        return Lent(spread(share_C, counts_C, ~counts_C))
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
+        return Substitutes(spread(share_C, counts_C, ~counts_C))
 
 
 def spread(share_C: Tensor, counts_C: Tensor, missing_C: Tensor) -> Tensor:
-    """What each of those who count borrows when the missing shares are spread in proportion.
+    """What each client that counts borrows when the missing shares are spread in proportion.
 
     >>> spread(torch.tensor([0.1, 0.3, 0.6]), torch.tensor([True, True, False]), torch.tensor([False, False, True]))
     tensor([0.1500, 0.4500, 0.0000])
@@ -129,7 +124,7 @@ def spread(share_C: Tensor, counts_C: Tensor, missing_C: Tensor) -> Tensor:
 
 
 def lend_share(share_C: Tensor, friend_C: Tensor, missing_C: Tensor) -> Tensor:
-    """What each client borrows when the missing give their shares to friends (by position in the cohort).
+    """What each client borrows when missing clients give their shares to friends (by position in the cohort).
 
     >>> lend_share(torch.tensor([0.1, 0.3, 0.6]), torch.tensor([-1, -1, 0]), torch.tensor([False, False, True]))
     tensor([0.6000, 0.0000, 0.0000])
@@ -137,4 +132,4 @@ def lend_share(share_C: Tensor, friend_C: Tensor, missing_C: Tensor) -> Tensor:
     return torch.zeros_like(share_C).index_add(0, friend_C[missing_C], share_C[missing_C])
 
 
-KINDS = {"unused": Unused, "dropout": Spread, "spread": Spread}
+KINDS = {"unused": NoSubstitution, "dropout": Spread, "spread": Spread}

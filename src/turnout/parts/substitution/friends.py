@@ -1,10 +1,10 @@
-"""Friends (paper 003, FL-FDMS): the share of a missing client goes to the one present whose updates were most like its.
+"""Friends (FL-FDMS, paper 003): a missing client's share goes to the present client with the most similar updates.
 
     r_ij = ½ (<Δ_i, Δ_j> / (|Δ_i| |Δ_j|) + 1)                      when i and j meet in a round (eq. 14)
     R_ij = mean of r_ij over the rounds in which they met         (eq. 15)
-    φ(k) = argmax_i R_ki over those present                       ties to the lowest client
+    φ(k) = argmax_i R_ki over the clients present                 ties to the lowest client
 
-Copying a friend's update is the same as giving it one's share, so nothing but weights changes. Similarity is of the
+Copying a friend's update is the same as giving it the missing share, so only weights change. Similarity is of the
 shared parameters alone. All pairs of a round are one matrix product, in blocks.
 
 Shape letters: C clients of the cohort, R replies, M missing clients, P shared parameters, D columns compared,
@@ -21,15 +21,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.machine.threads import ordered_map
-from turnout.parts.substitution.base import Arrived, Lent, Unused, lend_share, spread
+from turnout.parts.substitution.base import NoSubstitution, Substitutes, Updates, lend_share, spread
 from turnout.parts.substitution.random_projection import sketch
 from turnout.parts.substitution.similarity_table import Judging, Pairs
 from turnout.types import State, Tensors
 
 SIMILARITIES = ("cosine", "distance")
-BLOCK, SMALL = 256, 64  # replies multiplied together with others: with all, and with their candidates
+BLOCK, SMALL = 256, 64  # replies per block of a product: with all replies, and with their candidates
 HINT = "sketch"
 _NOTHING = 1e-12  # the length below which an update has no direction
 
@@ -38,21 +38,21 @@ Block = tuple[slice | Tensor, slice | Tensor, Tensor]  # rows, columns, which of
 
 @dataclass(frozen=True)
 class Candidates:
-    """Complexity reduction (§5.3, Theorem 2): a client drops whoever is Θ_t or more less similar than its best.
+    """Complexity reduction (§5.3, Theorem 2): a client drops candidates Θ_t or more less similar than its best.
 
         Θ_t = theta_scale · (√((2 ln(2 K² T B_max) - 2 ln p) / (β t)) + δ_f)
 
-    t counts the rounds in which similarities were computed; K is the population. Pairs that neither takes for
-    candidates are no longer compared. A client's candidates are looked at again when it is next present: until then
-    nothing about it has changed but Θ.
+    t counts the rounds in which similarities were computed; K is the population. Pairs in which neither is a candidate
+    of the other are no longer compared. A client's candidates are judged again when it is next present: until then only
+    Θ changes.
 
-    theta_scale  1 and 0.5 are the paper's cases; the published Θ is above 1, where it can drop nobody, for long
+    theta_scale  1 and 0.5 are the paper's cases; the published Θ is above 1, where it drops no client, for long
     min_common   rounds two clients must have met before one is judged
     friends      B_max, the most friends a client has
     failure      p, the probability of a wrong drop
     beta         β: two clients meet in at least β t rounds
     rounds       T
-    spread       δ_f, how far apart the similarities of friends are
+    spread       δ_f, the spread of the similarities of friends
     """
 
     theta_scale: float = 1.0
@@ -65,11 +65,11 @@ class Candidates:
 
     def __post_init__(self) -> None:
         if not (self.theta_scale > 0 and self.beta > 0 and 0 < self.failure < 1 and self.spread >= 0):
-            raise Mistake(
+            raise UserError(
                 "candidates: theta_scale and beta must be above 0, failure between 0 and 1, spread at least 0"
             )
         if min(self.min_common, self.friends, self.rounds) < 1:
-            raise Mistake("candidates: min_common, friends and rounds must be at least 1")
+            raise UserError("candidates: min_common, friends and rounds must be at least 1")
 
     def theta(self, t: int, clients: int) -> float:
         """Θ_t; infinite before the first similarity.
@@ -84,18 +84,18 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Friends(Unused):
-    """Lend each missing share to the best friend present; without one, spread it over those present.
+class Friends(NoSubstitution):
+    """Lend each missing share to the best friend present; without one, spread it over the clients present.
 
     similarity      "cosine", or "distance": -|Δ_i - Δ_j|
-    candidates      complexity reduction; none: all pairs are compared for ever
+    candidates      complexity reduction; None: all pairs are always compared
     min_common      rounds two clients must have met before one may stand in for the other
     near_tie        among friends this close to the best, the one that did most work
     weight_by_work  a meeting weighs as much in the mean as the less complete of the two: min(s_i, s_j) / E
-    remember        clients with a memory; whoever was not seen for longest makes room (600 MB for 10,000)
+    remember        most clients to remember; the one not seen for longest makes room (600 MB for 10,000)
     project_above   products (pairs × parameters) of a round above which a random projection is compared
     project_to      columns of that projection (project_above = inf: none)
-    client_sketch   columns of a projection that clients send of their update before it is compressed (0: none)
+    client_sketch   columns of a projection that clients send of their uncompressed update (0: none)
     """
 
     lends: ClassVar[bool] = True
@@ -113,13 +113,15 @@ class Friends(Unused):
     def __post_init__(self) -> None:
         where = "algorithm.substitution"
         if self.similarity not in SIMILARITIES:
-            raise Mistake(f"{where}.similarity is {self.similarity!r}: {nearest(self.similarity, SIMILARITIES)}")
+            raise UserError(f"{where}.similarity is {self.similarity!r}: {nearest(self.similarity, SIMILARITIES)}")
         if self.candidates is not None and self.similarity != "cosine":
-            raise Mistake(f"{where}.candidates: Θ is for scores in [0, 1]; use similarity = 'cosine', or no candidates")
+            raise UserError(
+                f"{where}.candidates: Θ is for scores in [0, 1]; use similarity = 'cosine', or no candidates"
+            )
         if min(self.min_common, self.project_to) < 1 or self.remember < 2 or self.client_sketch < 0:
-            raise Mistake(f"{where}: min_common and project_to must be at least 1, remember 2, client_sketch 0")
+            raise UserError(f"{where}: min_common and project_to must be at least 1, remember 2, client_sketch 0")
         if self.near_tie < 0 or math.isnan(self.project_above):
-            raise Mistake(f"{where}: near_tie must not be negative, and project_above must be a number")
+            raise UserError(f"{where}: near_tie must not be negative, and project_above must be a number")
 
     def begin(self, clients: int, width: int) -> State:
         return {"pairs": Pairs.empty(self.weight_by_work).to_state(), "population": clients, "rounds": 0, "compared": 0}
@@ -130,20 +132,20 @@ class Friends(Unused):
     def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
         return {HINT: sketch(update_RP, self.client_sketch, seed, t)} if self.client_sketch else {}
 
-    def observe(self, state: State, arrived: Arrived) -> State:
-        """Compare all pairs that replied, or those that are still candidates."""
-        dtype = arrived.hints.get(HINT, arrived.update_RP).dtype
+    def observe(self, state: State, updates: Updates) -> State:
+        """Compare all pairs of replies, or only pairs of candidates."""
+        dtype = updates.hints.get(HINT, updates.update_RP).dtype
         table, judging = Pairs.from_state(state["pairs"]), self._judging(state)
-        pairs, slot_R = table.place(arrived.client_R, arrived.t, self.remember, state["population"], dtype, judging)
+        pairs, slot_R = table.place(updates.client_R, updates.t, self.remember, state["population"], dtype, judging)
         row_R = (slot_R >= 0).nonzero().squeeze(1)
         slot_R, wanted_RR = slot_R[row_R], None
         if judging is not None:
             wanted_RR = pairs.prune(slot_R, judging)
         blocks = list(_blocks(len(slot_R), wanted_RR))
-        x_RD = self._shown(arrived, row_R, sum(wanted_bc.numel() for _, _, wanted_bc in blocks))
+        x_RD = self._shown(updates, row_R, sum(wanted_bc.numel() for _, _, wanted_bc in blocks))
         work_R = None
         if self.weight_by_work:
-            work_R = (arrived.turnout.work_C / arrived.turnout.full_work)[arrived.position_R[row_R]].to(dtype)
+            work_R = (updates.turnout.work_C / updates.turnout.full_work)[updates.position_R[row_R]].to(dtype)
         compared = self._compare(pairs, slot_R, x_RD, blocks, work_R)
         if judging is not None:
             pairs.rate(slot_R, judging.least)
@@ -151,31 +153,31 @@ class Friends(Unused):
         return state | {"pairs": pairs.to_state(), "rounds": rounds, "compared": compared}
 
     def _judging(self, state: State) -> Judging | None:
-        """How candidates are judged by now; None: all are candidates for ever."""
+        """How candidates are judged in this round; None: all clients stay candidates."""
         if self.candidates is None:
             return None
         return Judging(self.candidates.theta(state["rounds"], state["population"]), self.candidates.min_common)
 
-    def _shown(self, arrived: Arrived, row_R: Tensor, pairs: int) -> Tensor:
-        """What is compared: the updates, a projection of them where pairs are many, or what clients sent for it."""
-        x_RD = arrived.hints.get(HINT, arrived.update_RP)
+    def _shown(self, updates: Updates, row_R: Tensor, pairs: int) -> Tensor:
+        """The rows to compare: the updates, a projection of them where pairs are many, or the clients' sketches."""
+        x_RD = updates.hints.get(HINT, updates.update_RP)
         if len(row_R) < len(x_RD):
             x_RD = x_RD[row_R.to(x_RD.device)]
-        if self.similarity == "distance" and arrived.scale_R is not None:  # a cosine has no scale
-            x_RD = x_RD * arrived.scale_R[row_R, None].to(x_RD)
-        if HINT in arrived.hints or pairs * x_RD.shape[1] <= self.project_above or x_RD.shape[1] <= self.project_to:
+        if self.similarity == "distance" and updates.scale_R is not None:  # a cosine has no scale
+            x_RD = x_RD * updates.scale_R[row_R, None].to(x_RD)
+        if HINT in updates.hints or pairs * x_RD.shape[1] <= self.project_above or x_RD.shape[1] <= self.project_to:
             return x_RD
-        return sketch(x_RD, self.project_to, arrived.seed, arrived.t)
+        return sketch(x_RD, self.project_to, updates.seed, updates.t)
 
     def _compare(
         self, pairs: Pairs, slot_R: Tensor, x_RD: Tensor, blocks: Sequence[Block], work_R: Tensor | None
     ) -> int:
-        """Learn from every pair of rows that has a direction and is of interest; how many there were."""
+        """Learn from every wanted pair of rows that are not zero; returns how many there were."""
         length_R = torch.linalg.vector_norm(x_RD, dim=1).cpu()
         moves_R, candidates = length_R > _NOTHING, self.candidates is not None
 
         def learn(block: Block) -> int:
-            """A pair is in one block only: several can be written into the tables at once."""
+            """Each pair is in one block only, so several blocks can be written into the tables at once."""
             row_b, row_c, wanted_bc = block
             wanted_bc = wanted_bc & moves_R[row_b, None] & moves_R[row_c]
             b_N, c_N = wanted_bc.nonzero(as_tuple=True)
@@ -198,8 +200,8 @@ class Friends(Unused):
             return -(length_N**2 + other_N**2 - 2 * product_N).clamp(min=0).sqrt()
         return (product_N / (length_N * other_N)).add_(1).mul_(0.5).clamp_(0, 1)
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, arrived: Arrived) -> Lent:
-        pairs, missing_C, turnout = Pairs.from_state(state["pairs"]), ~counts_C, arrived.turnout
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
+        pairs, missing_C, turnout = Pairs.from_state(state["pairs"]), ~counts_C, updates.turnout
         position_M, position_R = missing_C.nonzero().squeeze(1), counts_C.nonzero().squeeze(1)
         slot_M, slot_R = pairs.find(turnout.client_C[position_M]), pairs.find(turnout.client_C[position_R])
         position_M, slot_M = position_M[slot_M >= 0], slot_M[slot_M >= 0]
@@ -217,10 +219,10 @@ class Friends(Unused):
         }
         if judging is not None and state["rounds"]:
             extra["theta"] = judging.theta
-        return Lent(borrowed_C, friend_C, extra=extra)
+        return Substitutes(borrowed_C, friend_C, extra=extra)
 
     def _friends(self, pairs: Pairs, slot_M: Tensor, slot_R: Tensor, work_R: Tensor, judging: Judging | None) -> Tensor:
-        """For each missing client, which of those present stands in; -1: nobody it has met."""
+        """For each missing client, which of the present ones stands in; -1: it has met none of them."""
         place_M = pairs.closest(slot_M, slot_R, self.min_common)
         again_M = place_M >= 0
         if self.near_tie == 0:  # the closest of all is the closest candidate too, if it is one
@@ -229,7 +231,7 @@ class Friends(Unused):
             score_bR = pairs.scores(slot_M[some_b], slot_R, self.min_common)
             candidate_bR = ~_gone(pairs, slot_M[some_b], slot_R.expand(len(some_b), -1), judging)
             candidate_bR &= score_bR > -torch.inf
-            alone_b1 = ~candidate_bR.any(1, keepdim=True)  # no candidate is here: the best of all who are
+            alone_b1 = ~candidate_bR.any(1, keepdim=True)  # no candidate is present: the best of all that are
             score_bR = torch.where(candidate_bR | alone_b1, score_bR, -torch.inf)
             if self.near_tie:
                 near_bR = score_bR >= score_bR.amax(1, keepdim=True) - self.near_tie
@@ -243,17 +245,17 @@ class Friends(Unused):
 
 
 def _gone(pairs: Pairs, missing_M: Tensor, friend_MR: Tensor, judging: Judging | None) -> Tensor:
-    """Which of these are no candidates of the missing any more."""
+    """Mask of friends that are no longer candidates of the missing clients."""
     if judging is None:
         return torch.zeros_like(friend_MR, dtype=torch.bool)
     return pairs.gone(missing_M, friend_MR, judging)
 
 
 def _blocks(count: int, wanted_RR: Tensor | None) -> Iterator[Block]:
-    """Which replies are multiplied with which, and the pairs wanted of that product: each pair of two once.
+    """Blocks of a product of replies, and the pairs wanted of each; every pair is wanted once.
 
-    Where only some pairs are wanted, replies that share their first candidate are put together: friends of friends
-    then fill small blocks, and whoever nobody of a block asks for is left out of its product.
+    Where only some pairs are wanted, replies that share their first candidate are grouped: friends of friends then fill
+    small blocks, and replies that no row of a block needs are left out of its product.
     """
     if wanted_RR is None or int(wanted_RR.sum()) * 2 > count**2:  # most pairs: rows as they lie
         for first in range(0, count, BLOCK):
@@ -271,7 +273,7 @@ def _blocks(count: int, wanted_RR: Tensor | None) -> Iterator[Block]:
 
 
 def similarity(state: State) -> tuple[Tensor, Tensor]:
-    """The clients that were ever seen, sorted, and how alike their updates were: R, NaN where two never met."""
+    """The clients ever seen, sorted, and the similarity R of their updates, NaN where two never met."""
     pairs = Pairs.from_state(state["pairs"])
     slots = (pairs.client_K >= 0).nonzero().squeeze(1)
     slots = slots[pairs.client_K[slots].argsort()]

@@ -1,5 +1,5 @@
-"""A Triton kernel for random projections: every entry of the rows is read once, and its sign drawn on the way, with the
-integers of `rng.keys`. What is computed is `random_projection.sketch`, up to the order of its sums.
+"""A Triton kernel for random projections: reads every entry once and draws its sign with the integers of `rng.keys`.
+Computes `random_projection.sketch`, up to the order of its sums.
 
 Shape letters: R rows, P parameters, D columns of the sketch, F folds.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from turnout.machine.transfer import to_device
+from turnout.machine.memory import to_device
 from turnout.machine.triton_tools import jit, mixed, pieces, splits, takes, tl
 from turnout.rng import _GOLDEN, _MIX_1, _MIX_2
 
@@ -46,7 +46,7 @@ def fits(x_RP: Tensor) -> bool:
 
 
 def folded(x_RP: Tensor, base: int, turn_F: Tensor, size: int) -> Tensor:
-    """Rows folded to `size` columns, with the signs of this key, each fold turned round by so much."""
+    """Rows folded to `size` columns, with the signs of this key, each fold rotated by `turn_F`."""
     (rows, width), folds, blocks = x_RP.shape, len(turn_F), pieces(size, COLUMNS)
     drawn_F = to_device(torch.cat([torch.tensor([base]), turn_F]), x_RP.device)
     stretch = pieces(pieces(folds, splits(blocks * rows, folds, SPLIT_FROM, wanted=2112)), FOLDS) * FOLDS

@@ -1,4 +1,4 @@
-"""Random projections of updates: short rows whose inner products are those of the long ones, nearly.
+"""Random projections of updates: short rows with nearly the same inner products.
 
 Shape letters: R rows, P parameters, D columns of the sketch, F folds.
 """
@@ -8,23 +8,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from turnout.machine.memory import to_device
 from turnout.machine.threads import ordered_map
-from turnout.machine.transfer import to_device
 from turnout.parts.substitution import projection_kernel
 from turnout.rng import key, keys, uniform
 
-_ROWS = 64  # rows folded together: on a CPU they stay in the cache, on a GPU their copy stays small
+_ROWS = 64  # rows folded together: they stay in the cache of a CPU, and their copy on a GPU stays small
 
 
 def sketch(update_RP: Tensor, size: int, seed: int, t: int) -> Tensor:
-    """Rows folded to `size` columns: each fold with random signs, turned round by a random amount, and all added up.
+    """Rows folded to `size` columns: each fold with random signs, rotated by a random amount, and summed.
 
     <s_i, s_j> has mean <x_i, x_j> over the signs, and the cosine of two sketches a standard deviation of about
-    1 / sqrt(size). Signs are drawn anew for each round, so that errors cancel in a mean over rounds. One pass over the
-    rows, without multiplying matrices.
+    1 / sqrt(size). Signs are drawn for each round, so that errors cancel in a mean over rounds. One pass over the rows,
+    without matrix products.
 
     >>> x_RP = torch.tensor([[3.0, 0.0, 0.0, 4.0]])
-    >>> float(sketch(x_RP, 4, seed=0, t=0).norm())  # nothing folded, nothing lost
+    >>> float(sketch(x_RP, 4, seed=0, t=0).norm())  # without folding nothing is lost
     5.0
     """
     rows, width = update_RP.shape

@@ -1,7 +1,7 @@
-"""What the server remembers of pairs of clients: how alike their updates were when they met, and how often they met.
+"""The memory of pairs of clients: the similarity of their updates when they met, and how often they met.
 
-Tables are dense over the clients that were ever seen, in the slots they got when they first replied: a look at all
-pairs of a round is then a few large, regular memory operations. They are written in place.
+Tables are dense over the clients ever seen, in the slots they got with their first reply: reading all pairs of a round
+is then a few large, regular memory operations. They are written in place.
 
 Shape letters: K slots, R replies, M missing clients, L clients that left, I any clients, N pairs, b rows of a block, c
 columns.
@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from turnout.parts.substitution.slots import find_slots
+from turnout.parts.substitution.stale import find_slots
 from turnout.types import State
 
-CACHED = 16  # rows of a table looked at together, so that they stay in the cache
-_MOST_COUNT = 32_000  # of int16: from here on a mean moves as if this many rounds had been seen
+CACHED = 16  # rows of a table read together, so that they stay in the cache
+_MOST_COUNT = 32_000  # fits int16; from here on a mean moves as after this many rounds
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,28 @@ class Judging:
 class Pairs:
     """Running means over the rounds in which both clients replied.
 
-    Means are -inf where two have not met, in the rows of slots that are taken. |count| is symmetric: the rounds in
-    which two met; it is below 0 where the row's client no longer takes the column's for a candidate.
+    client_K   the client of each slot, -1: free
+    seen_K     the round in which it last replied
+    mean_KK    mean similarity; in the rows of slots that are taken, -inf where two have not met
+    count_KK   |count|, symmetric: rounds in which two met; negative where the column's client is no longer a candidate
+               of the row's
+    best_K     mean similarity of each client's best candidate, where candidates are kept
+    weight_KK  total weight of two clients' meetings in their mean; None: 1 each
     """
 
-    client_K: Tensor  # who has each slot, -1: nobody
-    seen_K: Tensor  # in which round it last replied
+    client_K: Tensor
+    seen_K: Tensor
     mean_KK: Tensor
     count_KK: Tensor
-    best_K: Tensor  # the mean of each client's best candidate, where candidates are kept
-    weight_KK: Tensor | None = None  # what two clients' meetings weigh in their mean; None: 1 each
+    best_K: Tensor
+    weight_KK: Tensor | None = None
 
     @classmethod
     def empty(cls, weighted: bool) -> Pairs:
-        """Before anybody has met; where meetings are `weighted`, a table has what they weigh together."""
-        nobody, nothing = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
+        """Before any two clients have met; with a table of weights if meetings are `weighted`."""
+        none, nothing = torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
         counts = torch.empty(0, 0, dtype=torch.int16)
-        return cls(nobody, nobody.clone(), nothing, counts, torch.empty(0), nothing.clone() if weighted else None)
+        return cls(none, none.clone(), nothing, counts, torch.empty(0), nothing.clone() if weighted else None)
 
     def to_state(self) -> State:
         tables = {"mean": self.mean_KK, "count": self.count_KK, "best": self.best_K}
@@ -68,9 +73,9 @@ class Pairs:
     def place(
         self, client_R: Tensor, t: int, most: int, population: int, dtype: torch.dtype, judging: Judging | None
     ) -> tuple[Pairs, Tensor]:
-        """Slots for those who replied, at most `most` in all: whoever was not seen for longest makes room.
+        """Slots for the clients that replied, at most `most` in all: the client not seen for longest makes room.
 
-        -1 for those who find none because more replied than are remembered.
+        -1 for clients without one, because more replied than are remembered.
         """
         new_R = self.find(client_R) < 0
         free = int((self.client_K < 0).sum())
@@ -91,6 +96,7 @@ class Pairs:
         return pairs, slot_R
 
     def _grown(self, slots: int, dtype: torch.dtype) -> Pairs:
+        """The same tables with more slots."""
         old = len(self.client_K)
         if slots <= old:
             return self
@@ -109,7 +115,7 @@ class Pairs:
         return Pairs(client_K, seen_K, mean_KK, count_KK, best_K, weight_KK)
 
     def _clear(self, slot_L: Tensor, judging: Judging | None) -> None:
-        """Empty the rows and columns of clients that are gone; whose best friend was among them looks for the next."""
+        """Clear the rows and columns of clients; those whose best friend was among them get the next best."""
         if not len(slot_L):
             return
         bereft_B = slot_L[:0]
@@ -117,24 +123,20 @@ class Pairs:
             mean_LK = self.mean_KK.index_select(0, slot_L)
             best_was_K = ((mean_LK > -torch.inf) & (mean_LK >= self.best_K)).any(0).index_fill(0, slot_L, False)
             bereft_B = best_was_K.nonzero().squeeze(1)
-            self._judge(bereft_B, judging)  # those away since then, by the best they had
+            self._judge(bereft_B, judging)  # absent clients too, by the best they had
         self.mean_KK.index_fill_(0, slot_L, -torch.inf).index_fill_(1, slot_L, -torch.inf)
         for table in (self.count_KK, *(() if self.weight_KK is None else (self.weight_KK,))):
             table.index_fill_(0, slot_L, 0).index_fill_(1, slot_L, 0)
         self.best_K[slot_L] = -torch.inf
         if judging is not None:
-            self._readmit(bereft_B)
+            for slot_b in bereft_B.split(CACHED):  # one that has lost its last candidate starts again with all of them
+                count_bK = self.count_KK.index_select(0, slot_b)
+                alone_b1 = ~(count_bK > 0).any(1, keepdim=True)
+                self.count_KK.index_copy_(0, slot_b, torch.where(alone_b1, count_bK.abs(), count_bK))
             self.rate(bereft_B, judging.least)
 
-    def _readmit(self, slot_B: Tensor) -> None:
-        """A client that has lost its last candidate begins again with all of them: none is ever without."""
-        for slot_b in slot_B.split(CACHED):
-            count_bK = self.count_KK.index_select(0, slot_b)
-            alone_b1 = ~(count_bK > 0).any(1, keepdim=True)
-            self.count_KK.index_copy_(0, slot_b, torch.where(alone_b1, count_bK.abs(), count_bK))
-
     def forget(self, client_L: Tensor, judging: Judging | None = None) -> Pairs:
-        """These clients have left for good: their rows and columns are gone."""
+        """Without clients that have left: their rows and columns are cleared."""
         slot_L = self.find(client_L)
         slot_L = slot_L[slot_L >= 0]
         self._clear(slot_L, judging)
@@ -162,8 +164,7 @@ class Pairs:
         count[back_N] = torch.where(count[back_N] < 0, -after_N, after_N) if candidates else after_N
 
     def prune(self, slot_R: Tensor, judging: Judging) -> Tensor:
-        """Let each of these clients judge its candidates; which pairs of them are of interest to at least one of the
-        two."""
+        """Judge the candidates of these clients; mask of the pairs in which one is a candidate of the other."""
         self._judge(slot_R, judging)
         dropped_RR = torch.empty(len(slot_R), len(slot_R), dtype=torch.bool)
         for first in range(0, len(slot_R), CACHED):
@@ -172,9 +173,9 @@ class Pairs:
         return ~(dropped_RR & dropped_RR.T)
 
     def _judge(self, slot_R: Tensor, judging: Judging) -> None:
-        """Drop from each client's candidates those whose mean is `theta` or more below its best.
+        """Drop each client's candidates whose mean is `theta` or more below its best.
 
-        Only those met `least` times are judged, and the best always stays (its gap is 0).
+        Only candidates met `least` times are judged, and the best always stays (its gap is 0).
         """
         if judging.theta > 1:  # means are in [0, 1]
             return
@@ -188,22 +189,25 @@ class Pairs:
         return (count_bc >= judging.least) & (self.best_K[slot_b, None] - mean_bc >= judging.theta)
 
     def rate(self, slot_R: Tensor, least: int) -> None:
-        """Find each client's best candidate again, among those met `least` times."""
+        """Update each client's best candidate, among those met `least` times."""
         for slot_b in slot_R.split(CACHED):
             judged_bK = self.count_KK.index_select(0, slot_b) >= least
             mean_bK = self.mean_KK.index_select(0, slot_b)
             self.best_K[slot_b] = torch.where(judged_bK, mean_bK, -torch.inf).amax(1)
 
     def closest(self, missing_M: Tensor, friend_R: Tensor, least: int) -> Tensor:
-        """The most similar of `friend_R` (slots) for each missing slot, by its place there.
+        """For each missing slot, the position of the most similar one in `friend_R` (slots).
 
-        Only those met `least` times; the first of equals; -1 where there is none. The rows of the friends are streamed
-        once, because the tables are symmetric and a row is one piece of memory.
+        Only those met `least` times; the first of equals; -1 where there is none. The friends' rows are read once:
+        the tables are symmetric, and a row is contiguous.
         """
         best_K = torch.full((len(self.client_K),), -torch.inf, dtype=self.mean_KK.dtype)
         block_K = torch.zeros(len(self.client_K), dtype=torch.int64)
         for number, slot_b in enumerate(friend_R.split(CACHED)):
-            top_K = self._known(slot_b, least).amax(0)
+            mean_bK = self.mean_KK.index_select(0, slot_b)
+            if least > 1:
+                mean_bK.masked_fill_(self.count_KK.index_select(0, slot_b).abs_() < least, -torch.inf)
+            top_K = mean_bK.amax(0)
             better_K = top_K > best_K
             best_K = torch.where(better_K, top_K, best_K)
             block_K = torch.where(better_K, number, block_K)
@@ -215,21 +219,14 @@ class Pairs:
         place_M = place_Mb[:, 0] + equal_Mb.to(torch.int8).argmax(1)
         return torch.where(best_K[missing_M] > -torch.inf, place_M, -1)
 
-    def _known(self, slot_b: Tensor, least: int) -> Tensor:
-        """The rows of some clients, -inf for those they have met less than `least` times."""
-        mean_bK = self.mean_KK.index_select(0, slot_b)
-        if least > 1:
-            mean_bK.masked_fill_(self.count_KK.index_select(0, slot_b).abs_() < least, -torch.inf)
-        return mean_bK
-
     def scores(self, missing_M: Tensor, friend_R: Tensor, least: int) -> Tensor:
-        """Means of the missing (rows) with those who may stand in (columns), -inf where one may not."""
+        """Means of the missing (rows) with possible stand-ins (columns), -inf where one may not stand in."""
         mean_MR = self.mean_KK.index_select(0, missing_M).index_select(1, friend_R)
         count_MR = self.count_KK.index_select(0, missing_M).index_select(1, friend_R)
         return torch.where(count_MR.abs() >= least, mean_MR, -torch.inf)
 
     def gone(self, missing_M: Tensor, friend_MR: Tensor, judging: Judging) -> Tensor:
-        """Which of these are no candidates of the missing any more, or fall below Θ now."""
+        """Mask of friends that are no longer candidates of the missing, or fall below Θ now."""
         mean_MR = self.mean_KK[missing_M[:, None], friend_MR]
         count_MR = self.count_KK[missing_M[:, None], friend_MR]
         return (count_MR < 0) | self._falls(missing_M, mean_MR, count_MR, judging)

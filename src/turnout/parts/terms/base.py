@@ -1,43 +1,52 @@
 """Local methods as terms of the gradient: a few small functions each, and any number of them in a list.
 
-A term's rows are like the parameters: what is written for one client's row [P] works for a chunk [c, P]. `down` is what
-the server holds for the term ([P] each) and broadcasts, `mine` what a client keeps between rounds ([c, ...] each, at
-least one column), `up` what it sends ([c, ...] each), `told` what those who replied hear when the round has ended: one
-message for all of them.
+An author derives from `LocalTerm` and overrides what the method needs of its six members; the classes after it are
+optional and only called for terms that derive from them.
 
-The terms that correct by what they remember are in control_variates.py (SCAFFOLD, FedGATE, VRL-SGD) and mime.py; a
-second model of the client's own is in apfl.py.
+A term's rows are like the parameters: code written for one client's row [P] works for a chunk [c, P]. `server_state` is
+held by the server and broadcast ([P] each), `client_state` kept by a client between rounds ([c, ...] each, at least one
+column), `upload` sent by it ([c, ...] each).
 
-Shape letters: c clients of a chunk, C replies, I clients who leave, P shared parameters.
+Shape letters: c clients of a chunk, C replies, I clients that leave, P shared parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
-from turnout.parts.arrived import Arrived
-from turnout.types import Extra, Tensors
+from turnout.errors import UserError
+from turnout.machine.profiling import staged
+from turnout.parts.updates import Aggregate, Applied
+from turnout.types import Extra, Tensors, wire_bytes
 
 
 @dataclass(frozen=True)
 class At:
-    """Where a chunk of clients stands in its local training (shared columns only).
+    """The state of a chunk of clients during local training (shared columns only).
 
-    `gradient(x)` is the plain gradient at other weights on the same mini-batch (in `after`: on the first one);
-    `squared_gradients(m)` the mean over up to m of each client's own samples of the square of one sample's gradient, at
-    `x_cP` and in evaluation mode: the diagonal of the empirical Fisher information; `full_gradient(x)` the mean of the
-    gradients of all of them, in evaluation mode (both in engine/own_samples.py).
+    x_cP               current weights
+    start_cP           weights at the start of the round; [1, P] where all clients start from the same
+    lr                 learning rate of the round; a tensor while a GPU records the step
+    step               local step, 0 at the first
+    steps_c            local steps of this round, in gradients: FedNova's a_k (for plain SGD the steps themselves)
+    examples_c         samples each client holds
+    gradient           gradient(x): the plain gradient at other weights on the same mini-batch (in `finish`: the first)
+    squared_gradients  squared_gradients(m): mean of the squared gradients of up to m samples of each client, one sample
+                       at a time, at `x_cP` in evaluation mode: the diagonal of the empirical Fisher information
+    full_gradient      full_gradient(x): mean gradient over all samples of each client, in evaluation mode
+    t                  round
     """
 
     x_cP: Tensor
-    start_cP: Tensor  # [1, P] where everybody starts from the same weights
+    start_cP: Tensor
     lr: float
-    step: int  # 0 at the first local step
-    steps_c: Tensor  # local steps of this round, in gradients: FedNova's a_k (for plain SGD the steps themselves)
+    step: int
+    steps_c: Tensor
     examples_c: Tensor
     gradient: Callable[[Tensor], Tensor]
     squared_gradients: Callable[[int], Tensor]
@@ -45,196 +54,243 @@ class At:
     t: int = 0
 
 
-@dataclass(frozen=True)
-class Reform:
-    """The objective after some have left it or joined: what a term's server side may have to make good."""
-
-    part_I: Tensor  # p_l of those who left, in the objective as it was
-    ratio: float  # what the parts of the others are multiplied by
-
-
 class Term(Protocol):
-    """A local method. `down` and `mine` are declared so that stores and checkpoints know them."""
+    """A local method; `LocalTerm` has defaults for all of it but the name."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Unique in an algorithm, without '/': the key of the term's state in stores and checkpoints."""
 
-    @property
-    def remembers(self) -> bool:
-        """Whether merging needs what those keep who have left but stay in the objective."""
-        ...
+    def server_state(self, start_P: Tensor) -> Tensors:
+        """State on the server before the first round, given the initial weights."""
 
-    @property
-    def personal(self) -> bool:
-        """Whether clients predict with a model of their own (`own`)."""
-        ...
+    def client_state(self, start_P: Tensor) -> Tensors:
+        """State of one client before its first round."""
 
-    @property
-    def by_path(self) -> bool:
-        """Whether it takes (w_start - w_end) / (s η) for the mean of a client's gradients."""
-        ...
+    def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
+        """The gradient to use instead; may change `grad_cP` and `client_state` in place."""
 
-    @property
-    def sends(self) -> float:
-        """Numbers that `after` sends for each shared parameter: for the estimate of memory."""
-        ...
+    def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
+        """When local training ends: the upload, and the next client state."""
 
-    def down(self, start_P: Tensor) -> Tensors:
-        """What the server holds before the first round, given the first weights."""
-        ...
-
-    def broadcast(self, down: Tensors) -> Tensors:
-        """What of it clients download."""
-        ...
-
-    def mine(self, start_P: Tensor) -> Tensors:
-        """One client's state before its first round."""
-        ...
-
-    def fetched(self, down: Tensors, mine: Tensors) -> Tensor | None:
-        """Bytes each client has to download for the term [c]; None: all of `down`."""
-        ...
-
-    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
-        """The gradient to use instead; may change `grad_cP` and `mine` in place."""
-        ...
-
-    def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
-        """(k, f) [P] where `correct` adds k w - f, the same for everybody, and `settle` does nothing: such steps can be
-        taken in C. None for any other term. `start_cP` has one row where all start from the same weights."""
-        ...
-
-    def drift(self, down: Tensors, mine: Tensors) -> tuple[Tensor, Tensor | None] | None:
-        """(d [c, P], e [P] or None) where `correct` adds e - d at every step, and `settle` does nothing: a GPU can take
-        such a step at once. None for any other term."""
-        ...
-
-    def settle(self, at: At, down: Tensors, mine: Tensors) -> None:
-        """After the optimizer's step: change the weights `at.x_cP` in place (a proximal step, say)."""
-        ...
-
-    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
-        """When training ends: what to send, and what to keep."""
-        ...
-
-    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
-        """On the server: what it holds next, and what the round's record should say."""
-        ...
-
-    def move(self, down: Tensors, arrived: Arrived) -> Tensor | None:
-        """On the server, before the change is encoded and applied: what the term adds to it [P]; None: nothing."""
-        ...
-
-    def tell(self, down: Tensors, arrived: Arrived) -> Tensors:
-        """On the server, before `merge`: what those who replied are told now that the round has ended, [P] or any other
-        shape, the same for all of them: a client hears it when it is asked again, in whatever company. {} tells
-        nothing."""
-        ...
-
-    def hear(self, told: Tensors, mine: Tensors) -> Tensors:
-        """On those clients, where something was told: what they keep after that."""
-        ...
-
-    def own(self, x_cP: Tensor, mine: Tensors) -> Tensor:
-        """The weights a client predicts with, given those it would download; asked only where `personal` is True."""
-        ...
-
-    def farewell(self, mine: Tensors) -> Tensors:
-        """What a client sends when it is taken out of the objective."""
-        ...
-
-    def reform(self, down: Tensors, said: Tensors, reform: Reform) -> Tensors:
-        """On the server, when the objective has changed: what it holds then, given the farewells ([I, ...] each)."""
-        ...
+    def server_update(self, server_state: Tensors, upload: Tensors, applied: Applied) -> tuple[Tensors, Extra]:
+        """On the server: its next state, and columns for the round's record."""
 
 
-class Stateless(Term):
-    """The defaults: a term that neither sends nor keeps anything."""
+class FusedStep:
+    """Optional: steps that fast engines can take as one operation, or record once and repeat."""
 
-    personal: ClassVar[bool] = False
-    # Whether `correct` and `settle` depend on tensors alone, so that a GPU may record a step once and repeat it: they
-    # ask for no number, nor for `at.step` or `at.t`, and `at.lr` is a tensor then. The first step, and `after`, may be
-    # tried beforehand too: nothing but their results may come of them.
-    captures: ClassVar[bool] = False
-    telltale: ClassVar[str | None] = None  # of what is sent: what is no number whenever anything of it is not
+    # `transform_grad` and `post_step` depend on tensors alone, so that a GPU may record a step once and repeat it: they
+    # read neither `at.step` nor `at.t`, and `at.lr` is a tensor then. The first step and `finish` may also run once
+    # beforehand, so they must have no side effects.
+    cuda_graph_safe: ClassVar[bool] = False
 
-    @property
-    def sends(self) -> float:
-        return 0
-
-    @property
-    def remembers(self) -> bool:
-        return False
-
-    @property
-    def by_path(self) -> bool:
-        return False
-
-    def down(self, start_P: Tensor) -> Tensors:
-        return {}
-
-    def mine(self, start_P: Tensor) -> Tensors:
-        return {}
-
-    def fetched(self, down: Tensors, mine: Tensors) -> Tensor | None:
+    def as_quadratic(self, start_cP: Tensor, server_state: Tensors) -> tuple[Tensor, Tensor] | None:
+        """(k, f) [P] if `transform_grad` adds k w - f, the same for all clients, and there is no `post_step`: such
+        steps can be taken in C. `start_cP` has one row where all clients start from the same weights."""
         return None
 
-    def broadcast(self, down: Tensors) -> Tensors:
-        return down
+    def as_constant_shift(self, server_state: Tensors, client_state: Tensors) -> tuple[Tensor, Tensor | None] | None:
+        """(d [c, P], e [P] or None) if `transform_grad` adds e - d at every step and there is no `post_step`: a GPU can
+        take such a step in one kernel."""
+        return None
 
-    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
+
+class PostStep:
+    """Optional: a change of the weights after each step of the optimizer."""
+
+    def post_step(self, at: At, server_state: Tensors, client_state: Tensors) -> None:
+        """Change the weights `at.x_cP` in place (a proximal step, say)."""
+        raise NotImplementedError
+
+
+class ServerShift:
+    """Optional: a shift of the model besides the aggregated update, as in FedDyn."""
+
+    def server_shift(self, server_state: Tensors, aggregate: Aggregate) -> Tensor | None:
+        """The shift to add to the server's change before it is encoded and applied [P]; None: none."""
+        raise NotImplementedError
+
+
+class Notifies:
+    """Optional: a message to the clients whose replies were used, after the round."""
+
+    def notify(self, server_state: Tensors, applied: Applied) -> Tensors:
+        """On the server, before `server_update`: one message of any shape for all these clients. Each receives it when
+        it is next asked, together with any others. {}: no message."""
+        raise NotImplementedError
+
+    def on_notify(self, message: Tensors, client_state: Tensors) -> Tensors:
+        """On a client that has a message: its next state."""
+        raise NotImplementedError
+
+
+class PersonalModel:
+    """Optional: clients predict with weights of their own."""
+
+    def own(self, x_cP: Tensor, client_state: Tensors) -> Tensor:
+        """The weights a client predicts with, given those it would download."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ObjectiveChange:
+    """A change of the objective because clients left it or joined.
+
+    part_I  p_l of the clients that left, in the objective before the change
+    ratio   factor by which the parts of all other clients grow
+    """
+
+    part_I: Tensor
+    ratio: float
+
+
+class Departures:
+    """Optional: keep the server's state right when clients leave or join the objective."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether `server_update` needs the last states of clients that left but stay in the objective
+        (`applied.left`)."""
+        return False
+
+    def on_leave(self, client_state: Tensors) -> Tensors:
+        """The message of a client that is taken out of the objective."""
+        return {}
+
+    def on_objective_change(self, server_state: Tensors, left: Tensors, change: ObjectiveChange) -> Tensors:
+        """The server's state for the new objective; `left` has the messages of `on_leave` ([I, ...] each)."""
+        return server_state
+
+
+class SelectiveDownload:
+    """Optional: clients download only part of the server's state."""
+
+    def broadcast(self, server_state: Tensors) -> Tensors:
+        """The part of it that clients download."""
+        return server_state
+
+    def fetched(self, server_state: Tensors, client_state: Tensors) -> Tensor | None:
+        """Bytes each client has to download [c]; None: all that is broadcast."""
+        return None
+
+
+class TermTraits:
+    """Optional: facts about a term that checks and estimates use before the first round."""
+
+    # Uploads that need no check of their own: upload -> the upload that is not finite whenever this one is not.
+    finite_witness: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def sends(self) -> float:
+        """Numbers uploaded per shared parameter, for estimates of memory and time."""
+        return 1
+
+    @property
+    def requires_plain_sgd(self) -> bool:
+        """Whether the term takes (w_start - w_end) / (s η) for the mean of a client's gradients."""
+        return False
+
+
+OPTIONAL = (
+    FusedStep, PostStep, ServerShift, Notifies, PersonalModel, Departures, SelectiveDownload, TermTraits
+)  # fmt: skip
+
+
+def public_names(kind: type) -> list[str]:
+    """The public attributes and methods that a class itself defines."""
+    return [name for name in vars(kind) if not name.startswith("_")]
+
+
+class LocalTerm(Term):
+    """A term that keeps no state and sends nothing: derive from it, give it a `name`, and override what you need."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for base in OPTIONAL:
+            if not issubclass(cls, base) and (found := sorted(set(public_names(base)) & set(vars(cls)))):
+                raise UserError(
+                    f"{cls.__name__} defines {', '.join(found)}, which is only used of terms that derive from "
+                    f"{base.__name__}: class {cls.__name__}(LocalTerm, {base.__name__})"
+                )
+
+    def server_state(self, start_P: Tensor) -> Tensors:
+        return {}
+
+    def client_state(self, start_P: Tensor) -> Tensors:
+        return {}
+
+    def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
         return grad_cP
 
-    def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
-        return None
+    def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
+        return {}, client_state
 
-    def drift(self, down: Tensors, mine: Tensors) -> tuple[Tensor, Tensor | None] | None:
-        return None
-
-    def settle(self, at: At, down: Tensors, mine: Tensors) -> None:
-        return None
-
-    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
-        return {}, mine
-
-    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
-        return down, {}
-
-    def move(self, down: Tensors, arrived: Arrived) -> Tensor | None:
-        return None
-
-    def tell(self, down: Tensors, arrived: Arrived) -> Tensors:
-        return {}
-
-    def hear(self, told: Tensors, mine: Tensors) -> Tensors:
-        return mine
-
-    def own(self, x_cP: Tensor, mine: Tensors) -> Tensor:
-        return x_cP
-
-    def farewell(self, mine: Tensors) -> Tensors:
-        return {}
-
-    def reform(self, down: Tensors, said: Tensors, reform: Reform) -> Tensors:
-        return down
+    def server_update(self, server_state: Tensors, upload: Tensors, applied: Applied) -> tuple[Tensors, Extra]:
+        return server_state, {}
 
 
-def moved(terms: Sequence[Term], held: dict[str, Tensors], arrived: Arrived, change_P: Tensor) -> Tensor:
+# -- what engine, server and runtimes ask of terms, whether they have the optional hook or not
+
+
+def as_quadratic(term: Term, start_cP: Tensor, server_state: Tensors) -> tuple[Tensor, Tensor] | None:
+    """(k, f) if the term only adds k w - f to the gradient (see `FusedStep`)."""
+    return term.as_quadratic(start_cP, server_state) if isinstance(term, FusedStep) else None
+
+
+def sends(term: Term) -> float:
+    """Numbers a term uploads per shared parameter: as declared in `TermTraits`, else 1 if it overrides `finish`."""
+    return term.sends if isinstance(term, TermTraits) else float(type(term).finish is not LocalTerm.finish)
+
+
+def remembers(term: Term) -> bool:
+    """Whether the term needs the last states of clients that left but stay in the objective."""
+    return isinstance(term, Departures) and term.remembers
+
+
+def broadcast(terms: Sequence[Term], held: dict[str, Tensors]) -> dict[str, Tensors]:
+    """The part of the server's states that clients download."""
+    return {
+        term.name: term.broadcast(held[term.name]) if isinstance(term, SelectiveDownload) else held[term.name]
+        for term in terms
+    }
+
+
+def unwitnessed(terms: Sequence[Term], uploads: dict[str, Tensors]) -> Iterator[Tensors]:
+    """The uploads of each term that have to be checked to know that all of them are finite."""
+    witnesses = {term.name: term.finite_witness if isinstance(term, TermTraits) else {} for term in terms}
+    for term, rows in uploads.items():
+        yield {name: value for name, value in rows.items() if witnesses[term].get(name) not in rows}
+
+
+def shift_model(terms: Iterable[Term], held: dict[str, Tensors], aggregate: Aggregate, change_P: Tensor) -> Tensor:
     """The change to the model, with what the terms add to it."""
     for term in terms:
-        extra_P = term.move(held[term.name], arrived)
-        change_P = change_P if extra_P is None else change_P + extra_P
+        if isinstance(term, ServerShift) and (shift_P := term.server_shift(held[term.name], aggregate)) is not None:
+            change_P = change_P + shift_P
     return change_P
 
 
-def merged(
-    terms: Sequence[Term], held: dict[str, Tensors], sums: dict[str, Tensors], arrived: Arrived
+@staged("terms")
+def update_terms(
+    terms: Sequence[Term], held: dict[str, Tensors], applied: Applied
 ) -> tuple[dict[str, Tensors], dict[str, Tensors], Extra]:
-    """The server's side of all terms: what it holds next, what those who replied are told, and what to record."""
-    down, told, extra = {}, {}, Extra()
+    """The server's next state of all terms, their messages to the clients that replied, and columns to record."""
+    states, messages, extra = {}, {}, Extra()
     for term in terms:
-        if said := term.tell(held[term.name], arrived):
-            told[term.name] = said
-        down[term.name], noted = term.merge(held[term.name], sums.get(term.name, {}), arrived)
+        if isinstance(term, Notifies) and (message := term.notify(held[term.name], applied)):
+            messages[term.name] = message
+        states[term.name], noted = term.server_update(held[term.name], applied.uploads.get(term.name, {}), applied)
         extra |= noted
-    return down, told, extra
+    return states, messages, extra
+
+
+def terms_bytes(terms: Sequence[Term], held: dict[str, Tensors], own: dict[str, Tensors], clients: int) -> Tensor:
+    """Bytes that each client downloads for its terms."""
+    total_C = torch.zeros(clients, dtype=torch.int64)
+    for term in terms:
+        own_C = None
+        if isinstance(term, SelectiveDownload):
+            own_C = term.fetched(held[term.name], own.get(term.name, {}))
+        total_C += wire_bytes(held[term.name]) if own_C is None else own_C.cpu()
+    return total_C

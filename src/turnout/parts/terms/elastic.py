@@ -1,8 +1,8 @@
-"""Paper 001's elastic term: what is informative for somebody's data moves less in everybody's local training.
+"""The elastic term of EFL: penalises moving parameters that carry much Fisher information.
 
-Clients send the diagonal u of the Fisher information of their own data, at the weights where their training ended, and
-v = u w; the server adds up what the last round's reporters sent and broadcasts the sums U and V (and Z, the constant
-that makes the loss exact). Nobody's u and v are scaled by work or lent to anybody: they speak of a client's own data.
+Clients send the diagonal u of the Fisher information of their own data at their final weights, and v = u w; the server
+sums the uploads of the last round and broadcasts U and V (and Z, the constant that makes the loss exact). Uploads are
+neither scaled by work nor lent to other clients: they describe a client's own data.
 
 Shape letters: c clients of a chunk, C replies, P shared parameters, k entries a client sends, n entries broadcast.
 """
@@ -10,46 +10,47 @@ Shape letters: c clients of a chunk, C replies, P shared parameters, k entries a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.machine.triton_tools import takes
-from turnout.parts.arrived import Arrived
 from turnout.parts.terms import elastic_kernel
-from turnout.parts.terms.base import At, Extra, Stateless
-from turnout.types import Tensors, wire_bytes
+from turnout.parts.terms.base import At, Departures, FusedStep, LocalTerm, PostStep, SelectiveDownload, TermTraits
+from turnout.parts.updates import Applied
+from turnout.types import Extra, Tensors, wire_bytes
 
 CHOICES = {"reduce": ("sum", "mean"), "step": ("explicit", "proximal")}
 
 
 @dataclass(frozen=True)
-class Elastic(Stateless):
+class Elastic(LocalTerm, FusedStep, PostStep, Departures, SelectiveDownload, TermTraits):
     """F̃_k(ω) = f_k(ω) + λ/2 Σ_i (ω - ω^i)ᵀ diag(I_i) (ω - ω^i), i over the last round's reporters (paper 001, (2)).
 
-    So the gradient gains λ (U ω - V), entry by entry. In the first round there are no reporters, and no term.
+    So the gradient gains λ (U ω - V), entry by entry. In the first round there are no uploads, and no term.
 
     strength      λ
-    samples       how many of a client's samples the Fisher information is taken over, at most
-    reduce        U and V are the "sum" over reporters, as in the paper, or the "mean": λ then need not follow how many
+    samples       most samples of a client that the Fisher information is taken over
+    reduce        U and V are the "sum" over uploads, as in the paper, or the "mean", which needs no λ for their number
     step          "explicit": the gradient gains the term, which needs η λ max U < 2 (the records warn above 1);
                   "proximal": ω <- (ω + η λ V) / (1 + η λ U) after the optimizer's step, stable for any λ
-    fisher_every  u and v are computed and sent in every so many rounds only; who has the latest U and V keeps them
-    fisher_keep   the part of the entries that is sent: the largest of u, with their places
-    memory        whoever has left but stays in the objective goes on being a reporter: its last u and v are kept
-    decoupled     the explicit step after the optimizer's own, so that Adam does not normalise λ away
+    fisher_every  compute and send u and v only every this many rounds; a client that has the latest U and V keeps them
+    fisher_keep   share of the entries that is sent: the largest of u, with their positions
+    memory        keep the last u and v of clients that have left but stay in the objective
+    decoupled     take the explicit step after the optimizer's own, so that Adam does not normalise λ away
 
     >>> at = At(torch.tensor([[3.0]]), torch.tensor([[1.0]]), 0.1, 0, torch.ones(1), torch.ones(1), *[None] * 3)
-    >>> down = {"U": torch.tensor([2.0]), "V": torch.tensor([4.0]), "Z": torch.tensor([9.0])}
-    >>> Elastic(0.5).correct(torch.zeros(1, 1), at, down, {})  # λ (U ω - V) = 0.5 (2 · 3 - 4)
+    >>> server_state = {"U": torch.tensor([2.0]), "V": torch.tensor([4.0]), "Z": torch.tensor([9.0])}
+    >>> Elastic(0.5).transform_grad(torch.zeros(1, 1), at, server_state, {})  # λ (U ω - V) = 0.5 (2 · 3 - 4)
     tensor([[1.]])
     """
 
-    captures: ClassVar[bool] = True
-    telltale: ClassVar[str] = "z"  # a sum of u w², all of them positive
+    cuda_graph_safe: ClassVar[bool] = True
+    finite_witness: ClassVar[Mapping[str, str]] = dict.fromkeys(("u", "v", "index"), "z")  # z = Σ u w², u >= 0
 
     strength: float = 0.1
     samples: int = 32
@@ -63,32 +64,32 @@ class Elastic(Stateless):
 
     def __post_init__(self) -> None:
         if not 0 <= self.strength < math.inf:
-            raise Mistake(f"an elastic term's strength is a number from 0 on, not {self.strength}")
+            raise UserError(f"an elastic term's strength is a number from 0 on, not {self.strength}")
         for field, options in CHOICES.items():
             if (value := getattr(self, field)) not in options:
-                raise Mistake(f"an elastic term's {field} is {value!r}: {nearest(value, options)}")
+                raise UserError(f"an elastic term's {field} is {value!r}: {nearest(value, options)}")
         if self.samples < 1 or self.fisher_every < 1:
-            raise Mistake(
+            raise UserError(
                 f"an elastic term's samples and fisher_every are at least 1, not {self.samples} and {self.fisher_every}"
             )
         if self.fisher_keep is not None and not 0 < self.fisher_keep <= 1:
-            raise Mistake(f"an elastic term's fisher_keep is in (0, 1], not {self.fisher_keep}; leave it out for all")
+            raise UserError(f"an elastic term's fisher_keep is in (0, 1], not {self.fisher_keep}; leave it out for all")
         if self.decoupled and self.step == "proximal":
-            raise Mistake("an elastic term's proximal step comes after the optimizer's anyway: leave decoupled out")
+            raise UserError("an elastic term's proximal step comes after the optimizer's anyway: leave decoupled out")
 
-    def down(self, start_P: Tensor) -> Tensors:
-        """Nothing to broadcast before anybody has reported."""
+    def server_state(self, start_P: Tensor) -> Tensors:
+        """Empty before the first upload."""
         if self.strength == 0:
             return {}
-        found = {name: start_P.new_empty(0) for name in ("U", "V", "Z")}
+        state = {name: start_P.new_empty(0) for name in ("U", "V", "Z")}
         if self.fisher_keep is not None:
-            found["index"] = torch.empty(0, dtype=torch.int32, device=start_P.device)
+            state["index"] = torch.empty(0, dtype=torch.int32, device=start_P.device)
         if self.fisher_every > 1:
-            found["made"] = torch.full((1,), -1, dtype=torch.int32, device=start_P.device)
-        return found
+            state["made"] = torch.full((1,), -1, dtype=torch.int32, device=start_P.device)
+        return state
 
-    def mine(self, start_P: Tensor) -> Tensors:
-        """Which U and V a client has (of which round), where it may have the latest; what it sent last, for memory."""
+    def client_state(self, start_P: Tensor) -> Tensors:
+        """The round of the U and V a client holds (with `fisher_every`); its last upload (with `memory`)."""
         held = {"held": torch.full((1,), -1, dtype=torch.int32)} if self._keeps else {}
         nothing = self._message(start_P.new_zeros(1, len(start_P)), start_P[None]) if self.remembers else {}
         return held | {name: value[0] for name, value in nothing.items()}
@@ -103,52 +104,58 @@ class Elastic(Stateless):
 
     @property
     def sends(self) -> float:
-        """u and v, and the places of what is kept."""
+        """u and v, and the positions of the entries that are sent."""
         return 0 if self.strength == 0 else 2 if self.fisher_keep is None else 3 * self.fisher_keep
 
-    def fetched(self, down: Tensors, mine: Tensors) -> Tensor | None:
+    def fetched(self, server_state: Tensors, client_state: Tensors) -> Tensor | None:
         if not self._keeps:
             return None
-        made = {"made": down["made"]}
-        rest = wire_bytes(down) - wire_bytes(made)
-        return wire_bytes(made) + rest * (mine["held"] != down["made"]).squeeze(1).long()
+        made = {"made": server_state["made"]}
+        rest = wire_bytes(server_state) - wire_bytes(made)
+        return wire_bytes(made) + rest * (client_state["held"] != server_state["made"]).squeeze(1).long()
 
     # -- local training
 
-    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
-        if self.step == "proximal" or self.decoupled or not _there(down):
+    def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
+        if self.step == "proximal" or self.decoupled or not _there(server_state):
             return grad_cP
-        return self._pull(grad_cP, at.x_cP, down, self.strength)
+        return self._pull(grad_cP, at.x_cP, server_state, self.strength)
 
-    def settle(self, at: At, down: Tensors, mine: Tensors) -> None:
-        if not _there(down):
+    def post_step(self, at: At, server_state: Tensors, client_state: Tensors) -> None:
+        if not _there(server_state):
             return
-        if self.step == "proximal":
-            _approach(at.x_cP, down, at.lr * self.strength)
+        if self.step == "proximal":  # the minimiser of |y - x|²/2 + rate (U y²/2 - V y)
+            rate = at.lr * self.strength
+            shift_n, stiff_n = rate * server_state["V"], 1 + rate * server_state["U"]
+            if "index" not in server_state:
+                at.x_cP.add_(shift_n).div_(stiff_n)
+                return
+            index_n = server_state["index"].long()
+            at.x_cP.index_copy_(1, index_n, at.x_cP.index_select(1, index_n).add_(shift_n).div_(stiff_n))
         elif self.decoupled:
-            self._pull(at.x_cP, at.x_cP, down, -at.lr * self.strength)
+            self._pull(at.x_cP, at.x_cP, server_state, -at.lr * self.strength)
 
-    def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
+    def as_quadratic(self, start_cP: Tensor, server_state: Tensors) -> tuple[Tensor, Tensor] | None:
         if self.step == "proximal" or self.decoupled:
             return None
         stiff_P, pull_P = torch.zeros_like(start_cP[0]), torch.zeros_like(start_cP[0])
-        if _there(down):
-            where = down["index"].long() if "index" in down else slice(None)
-            stiff_P[where], pull_P[where] = self.strength * down["U"], self.strength * down["V"]
+        if _there(server_state):
+            where = server_state["index"].long() if "index" in server_state else slice(None)
+            stiff_P[where], pull_P[where] = self.strength * server_state["U"], self.strength * server_state["V"]
         return stiff_P, pull_P
 
     @staticmethod
-    def _pull(into_cP: Tensor, x_cP: Tensor, down: Tensors, factor: float) -> Tensor:
+    def _pull(into_cP: Tensor, x_cP: Tensor, server_state: Tensors, factor: float) -> Tensor:
         """into <- into + factor (U x - V)"""
-        if "index" not in down:
-            return into_cP.addcmul_(x_cP, down["U"], value=factor).sub_(down["V"], alpha=factor)
-        index_n = down["index"].long()
-        pull_cn = x_cP.index_select(1, index_n).mul_(down["U"]).sub_(down["V"])
+        if "index" not in server_state:
+            return into_cP.addcmul_(x_cP, server_state["U"], value=factor).sub_(server_state["V"], alpha=factor)
+        index_n = server_state["index"].long()
+        pull_cn = x_cP.index_select(1, index_n).mul_(server_state["U"]).sub_(server_state["V"])
         return into_cP.index_add_(1, index_n, pull_cn, alpha=factor)
 
-    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
+    def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         """u = diag(I) at the final weights, v = u w, z = Σ u w²."""
-        kept = mine | ({"held": down["made"].expand_as(mine["held"])} if self._keeps else {})
+        kept = client_state | ({"held": server_state["made"].expand_as(client_state["held"])} if self._keeps else {})
         if self.strength == 0 or at.t % self.fisher_every:
             return {}, kept
         message = self._message(at.squared_gradients(self.samples), at.x_cP)
@@ -167,82 +174,62 @@ class Elastic(Stateless):
 
     # -- the server
 
-    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
-        """U = Σ u, V = Σ v over those who have reported just now; without any report they stay as they are."""
+    def server_update(self, server_state: Tensors, upload: Tensors, applied: Applied) -> tuple[Tensors, Extra]:
+        """U = Σ u, V = Σ v over the uploads of this round; without any they stay as they are."""
         if self.strength == 0:
-            return down, {}
-        new = self._renewed(down, up, arrived) if up else down
-        numbers = (self._loss(arrived.start_P, down), _largest(down), _largest(new))
+            return server_state, {}
+        new = server_state
+        if upload:
+            if left := applied.left.get(self.name):  # the last uploads of clients that left, if they ever sent any
+                known_L = left["u"].any(1)
+                upload = {name: torch.cat([value, left[name][known_L].to(value)]) for name, value in upload.items()}
+            new = self._sums(upload, len(applied.start_P))
+            if self.fisher_every > 1:
+                new["made"] = torch.full_like(server_state["made"], applied.t)
+        numbers = (self._loss(applied.start_P, server_state), _largest(server_state), _largest(new))
         loss, before, now = torch.stack([number.double() for number in numbers]).tolist()  # a GPU is waited for once
-        before, now = (arrived.lr * self.strength * largest for largest in (before, now))
-        # of the term as it was in this round, at the weights where everybody began
-        said: Extra = {"elastic_loss": loss, "elastic_stiffness": before}
+        before, now = (applied.lr * self.strength * largest for largest in (before, now))
+        columns: Extra = {"elastic_loss": loss, "elastic_stiffness": before}  # of this round's term, at its start
         if self.step == "explicit" and before <= 1 < now:
-            said["elastic_warning"] = (
+            columns["elastic_warning"] = (
                 f"η λ max U has become {now:.3g}: above 2 the explicit step diverges; lower strength or the learning "
                 "rate, or take reduce = 'mean' or step = 'proximal'"
             )
-        return new, said
+        return new, columns
 
-    def _renewed(self, down: Tensors, up: Tensors, arrived: Arrived) -> Tensors:
-        new = self._sums(_with_the_left(up, arrived.left.get(self.name, {})), len(arrived.start_P))
-        return new | ({"made": torch.full_like(down["made"], arrived.t)} if self.fisher_every > 1 else {})
-
-    def _sums(self, up: Tensors, width: int) -> Tensors:
-        parts = {"U": up["u"], "V": up["v"], "Z": up["z"]}
-        share = 1 / len(up["z"]) if self.reduce == "mean" else 1.0
-        if "index" not in up:
-            return {name: _summed(value, share) for name, value in parts.items()}
-        index_N = up["index"].long().flatten()
-        full = {n: up["u"].new_zeros(width).index_add(0, index_N, parts[n].flatten(), alpha=share) for n in "UV"}
+    def _sums(self, upload: Tensors, width: int) -> Tensors:
+        parts = {"U": upload["u"], "V": upload["v"], "Z": upload["z"]}
+        share = 1 / len(upload["z"]) if self.reduce == "mean" else 1.0
+        if "index" not in upload:
+            if upload["u"].is_cuda:  # as a product, which is faster
+                ones_C = upload["u"].new_full((len(upload["u"]),), share)
+                return {name: ones_C @ value for name, value in parts.items()}
+            return {name: value.sum(0) * share for name, value in parts.items()}
+        index_N = upload["index"].long().flatten()
+        full = {n: upload["u"].new_zeros(width).index_add(0, index_N, parts[n].flatten(), alpha=share) for n in "UV"}
         index_n = full["U"].nonzero().squeeze(1)
         kept = {name: value[index_n] for name, value in full.items()}
         return kept | {"Z": parts["Z"].sum(0) * share, "index": index_n.int()}
 
-    def loss(self, x_P: Tensor, down: Tensors) -> float:
+    def loss(self, x_P: Tensor, server_state: Tensors) -> float:
         """λ/2 Σ_i (x - w_i)ᵀ diag(I_i) (x - w_i) = λ/2 (Σ U x² - 2 Σ V x + Σ_i z_i), exactly."""
-        return float(self._loss(x_P, down))
+        return float(self._loss(x_P, server_state))
 
-    def _loss(self, x_P: Tensor, down: Tensors) -> Tensor:
-        if not _there(down):
+    def _loss(self, x_P: Tensor, server_state: Tensors) -> Tensor:
+        if not _there(server_state):
             return x_P.new_zeros((), dtype=torch.float64)
-        x_n = (x_P[down["index"].long()] if "index" in down else x_P).double()
-        U, V, Z = (down[name].double() for name in ("U", "V", "Z"))
+        x_n = (x_P[server_state["index"].long()] if "index" in server_state else x_P).double()
+        U, V, Z = (server_state[name].double() for name in ("U", "V", "Z"))
         return 0.5 * self.strength * ((x_n * (U * x_n - 2 * V)).sum() + Z.sum())
 
 
-def _with_the_left(up: Tensors, left: Tensors) -> Tensors:
-    """The reports, and the last ones of those who have left (if they ever reported)."""
-    if not left:
-        return up
-    known_L = left["u"].any(1)
-    return {name: torch.cat([value, left[name][known_L].to(value)]) for name, value in up.items()}
-
-
-def _largest(down: Tensors) -> Tensor:
+def _largest(server_state: Tensors) -> Tensor:
     """max U, 0 without any."""
-    return down["U"].max() if _there(down) else down["U"].new_zeros(())
+    return server_state["U"].max() if _there(server_state) else server_state["U"].new_zeros(())
 
 
-def _summed(rows_CP: Tensor, share: float) -> Tensor:
-    """Σ rows times a share; on a GPU as a product, which is faster."""
-    if rows_CP.is_cuda:
-        return rows_CP.new_full((len(rows_CP),), share) @ rows_CP
-    return rows_CP.sum(0) * share
-
-
-def _there(down: Tensors) -> bool:
-    return "U" in down and down["U"].numel() > 0
-
-
-def _approach(x_cP: Tensor, down: Tensors, rate: float) -> None:
-    """x <- (x + rate V) / (1 + rate U), the minimiser of |y - x|²/2 + rate (U y²/2 - V y)."""
-    shift_n, stiff_n = rate * down["V"], 1 + rate * down["U"]
-    if "index" not in down:
-        x_cP.add_(shift_n).div_(stiff_n)
-        return
-    index_n = down["index"].long()
-    x_cP.index_copy_(1, index_n, x_cP.index_select(1, index_n).add_(shift_n).div_(stiff_n))
+def _there(server_state: Tensors) -> bool:
+    return "U" in server_state and server_state["U"].numel() > 0
 
 
 KINDS = {"elastic": Elastic}

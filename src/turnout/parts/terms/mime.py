@@ -10,22 +10,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.parts.arrived import Arrived
-from turnout.parts.terms.base import At, Extra, Stateless
-from turnout.types import Tensors
+from turnout.errors import UserError
+from turnout.parts.terms.base import At, LocalTerm
+from turnout.parts.updates import Applied
+from turnout.types import Extra, Tensors
 
 
 @dataclass(frozen=True)
-class MimeLite(Stateless):
-    """MimeLite with momentum (Karimireddy et al., 2021): clients step along (1 - β) g + β m, with the server's m, which
-    stands still during a round; then m <- (1 - β) Σ_k p_k ∇F_k(w_start) / Σ_k p_k + β m over those who replied, each
-    ∇F_k over all samples of the client, in evaluation mode. β = 0 is FedAvg.
+class MimeLite(LocalTerm):
+    """MimeLite with momentum (Karimireddy et al., 2021): clients step along (1 - β) g + β m, m constant in a round;
+    then m <- (1 - β) Σ_k p_k ∇F_k(w_start) / Σ_k p_k + β m over the clients that replied, each ∇F_k over all samples of
+    the client, in evaluation mode. `beta` is β; 0 is FedAvg.
 
-    Sends ∇F_k(w_start) with the update and downloads m with the weights: twice FedAvg's bytes, both ways. (Mime itself
-    also corrects by the cohort's gradient at w_start, which takes a second exchange in every round.)
+    Uploads ∇F_k(w_start) and downloads m: twice FedAvg's bytes, both ways. (Mime itself also corrects by the cohort's
+    gradient at w_start, which takes a second exchange in every round.)
 
-    >>> MimeLite(beta=0.75).correct(torch.tensor([[4.0]]), None, {"m": torch.tensor([8.0])}, {})
+    >>> MimeLite(beta=0.75).transform_grad(torch.tensor([[4.0]]), None, {"m": torch.tensor([8.0])}, {})
     tensor([[7.]])
     """
 
@@ -34,24 +34,20 @@ class MimeLite(Stateless):
 
     def __post_init__(self) -> None:
         if not 0 <= self.beta < 1:
-            raise Mistake(f"MimeLite's beta must be in [0, 1), not {self.beta}")
+            raise UserError(f"MimeLite's beta must be in [0, 1), not {self.beta}")
 
-    @property
-    def sends(self) -> float:
-        return 1
-
-    def down(self, start_P: Tensor) -> Tensors:
+    def server_state(self, start_P: Tensor) -> Tensors:
         return {"m": torch.zeros_like(start_P)}
 
-    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
-        return grad_cP.mul_(1 - self.beta).add_(down["m"], alpha=self.beta)
+    def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
+        return grad_cP.mul_(1 - self.beta).add_(server_state["m"], alpha=self.beta)
 
-    def after(self, at: At, down: Tensors, mine: Tensors) -> tuple[Tensors, Tensors]:
-        return {"gradient": at.full_gradient(at.start_cP.expand_as(at.x_cP))}, mine
+    def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
+        return {"gradient": at.full_gradient(at.start_cP.expand_as(at.x_cP))}, client_state
 
-    def merge(self, down: Tensors, up: Tensors, arrived: Arrived) -> tuple[Tensors, Extra]:
-        share_R = (arrived.part_R / arrived.part_R.sum()).to(down["m"])
-        return {"m": self.beta * down["m"] + (1 - self.beta) * (share_R @ up["gradient"])}, {}
+    def server_update(self, server_state: Tensors, upload: Tensors, applied: Applied) -> tuple[Tensors, Extra]:
+        share_R = (applied.objective_share_R / applied.objective_share_R.sum()).to(server_state["m"])
+        return {"m": self.beta * server_state["m"] + (1 - self.beta) * (share_R @ upload["gradient"])}, {}
 
 
 KINDS = {"mime-lite": MimeLite}

@@ -8,33 +8,33 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.parts.terms.base import At, Stateless
+from turnout.errors import UserError
+from turnout.parts.terms.base import At, FusedStep, LocalTerm
 from turnout.types import Tensors
 
 
 @dataclass(frozen=True)
-class Proximal(Stateless):
-    """FedProx: the local loss gains μ/2 ‖w - w_start‖², so the gradient gains μ (w - w_start).
+class Proximal(LocalTerm, FusedStep):
+    """FedProx: the local loss gains μ/2 ‖w - w_start‖², so the gradient gains μ (w - w_start); `mu` is μ.
 
     >>> at = At(torch.tensor([[3.0]]), torch.tensor([[1.0]]), 0.1, 0, torch.ones(1), torch.ones(1), *[None] * 3)
-    >>> Proximal(mu=0.5).correct(torch.zeros(1, 1), at, {}, {})
+    >>> Proximal(mu=0.5).transform_grad(torch.zeros(1, 1), at, {}, {})
     tensor([[1.]])
     """
 
-    captures: ClassVar[bool] = True
+    cuda_graph_safe: ClassVar[bool] = True
 
     mu: float = 0.2
     name: str = "proximal"
 
     def __post_init__(self) -> None:
         if self.mu < 0:
-            raise Mistake(f"a proximal term with mu = {self.mu} would push clients away from the start: use mu >= 0")
+            raise UserError(f"a proximal term with mu = {self.mu} would push clients away from the start: use mu >= 0")
 
-    def correct(self, grad_cP: Tensor, at: At, down: Tensors, mine: Tensors) -> Tensor:
+    def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
         return grad_cP.add_(at.x_cP - at.start_cP, alpha=self.mu)
 
-    def spring(self, start_cP: Tensor, down: Tensors) -> tuple[Tensor, Tensor] | None:
+    def as_quadratic(self, start_cP: Tensor, server_state: Tensors) -> tuple[Tensor, Tensor] | None:
         return (torch.full_like(start_cP[0], self.mu), self.mu * start_cP[0]) if len(start_cP) == 1 else None
 
 

@@ -1,11 +1,9 @@
-"""Devices from a CSV file: one row a client, or rows to draw from.
+"""Devices from a CSV file: one row a client, or rows to draw from; and such a file from the observed times of a run.
 
     client,tier,samples_per_second,down_mbps,up_mbps,latency
     ada,phone,310.5,36,11,0.04
 
-`samples_per_second` is of the model at hand; a file may have `gflops` instead, which serves any model. `tier` may be
-left out. `turnout fleet RUN --devices out.csv` writes such a file from the times a deployment was observed to take,
-`turnout trace device` one of this machine.
+`samples_per_second` is of the model at hand; a file may have `gflops` instead. `tier` may be missing.
 
 Shape letters: C clients of the cohort, N rows of the file.
 """
@@ -13,28 +11,41 @@ Shape letters: C clients of the cohort, N rows of the file.
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
+from turnout.machine.table_files import open_table
 from turnout.rng import uniform
 from turnout.world.client_names import ClientNames
-from turnout.world.devices.base import BYTES_OF_MEGABIT, GIGA, DeviceDraw, Weather
+from turnout.world.devices.device_draw import BYTES_OF_MEGABIT, GIGA, DeviceConditions, DeviceDraw
 from turnout.world.enrolment import Enrolment
 
 SPEEDS = ("samples_per_second", "gflops")
 LINKS = ("down_mbps", "up_mbps", "latency")
 MODES = ("match", "resample")
+SHORTEST = 1e-6  # seconds: a shorter time was not measured
+UNKNOWN = 10.0  # megabits a second of a link without observed transfers
 
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """One row of such a file; `speed` is in the unit of the file's column."""
+    """One row of such a file.
+
+    client              its name, or its number
+    speed               how fast it computes, in the unit of the file's column
+    down_mbps, up_mbps  Mbit/s of its links
+    latency             seconds, each way
+    tier                the name of its tier
+    """
 
     client: str
     speed: float
@@ -46,18 +57,17 @@ class DeviceRow:
 
 @dataclass(frozen=True)
 class DeviceTable:
-    """All rows; `unit` is the name of the column that says how fast they compute."""
+    """All rows of such a file.
+
+    rows  one for each device
+    unit  the name of the column that says how fast they compute
+    """
 
     rows: tuple[DeviceRow, ...]
     unit: str = "samples_per_second"
 
-    @property
-    def tiers(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(row.tier for row in self.rows))
-
 
 def write_devices(path: str | Path, rows: Iterable[DeviceRow], unit: str = "samples_per_second") -> None:
-    """Write a file of devices."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["client", "tier", unit, *LINKS])
@@ -67,50 +77,45 @@ def write_devices(path: str | Path, rows: Iterable[DeviceRow], unit: str = "samp
 
 
 def read_devices(path: str | Path) -> DeviceTable:
-    """Read and check a file of devices; a mistake names its line."""
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            found = list(csv.DictReader(file, skipinitialspace=True))
-            header = list(found[0]) if found else []
-    except OSError as error:
-        raise Mistake(f"cannot read the devices {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise Mistake(f"{path} is not a CSV text of devices: {error}") from error
-    unit = next((name for name in SPEEDS if name in header), None)
-    lacking = [name for name in ("client", *LINKS) if name not in header]
+    """Read and check a file of devices; an error names its line."""
+    table = open_table(Path(path), separator=",")
+    unit = next((name for name in SPEEDS if name in table.header), None)
+    lacking = [name for name in ("client", *LINKS) if name not in table.header]
     if unit is None or lacking:
         what = lacking[0] if lacking else " or ".join(SPEEDS)
-        raise Mistake(
+        raise UserError(
             f"{path} has no column {what}: the header is client,tier,samples_per_second,down_mbps,up_mbps,latency"
         )
-    rows = tuple(_row(path, i + 2, row, unit) for i, row in enumerate(found))
-    if len({row.client for row in rows}) < len(rows):
-        seen: set[str] = set()
-        twice = next(row.client for row in rows if row.client in seen or seen.add(row.client))  # type: ignore[func-returns-value]
-        raise Mistake(f"{path} has two rows of client {twice}: give one device a client")
-    return DeviceTable(rows, unit)
-
-
-def _row(path: str | Path, line: int, row: dict[str, str], unit: str) -> DeviceRow:
-    numbers = {}
-    for name in (unit, *LINKS):
-        try:
-            numbers[name] = float(row[name])
-        except (TypeError, ValueError):
-            raise Mistake(f"{path}, line {line}: {name} must be a number, got {row[name]!r}") from None
-        if not (numbers[name] > 0 or (name == "latency" and numbers[name] == 0)) or numbers[name] == float("inf"):
-            raise Mistake(f"{path}, line {line}: {name} must be above 0, got {row[name]}")
-    links = {name: numbers[name] for name in LINKS}
-    return DeviceRow(row["client"].strip(), numbers[unit], **links, tier=(row.get("tier") or "device").strip())
+    block = table.read()
+    rows = []
+    for i, line in enumerate(block.line_B):
+        numbers = {}
+        for name in (unit, *LINKS):
+            cell = block.cells[name][i]
+            try:
+                numbers[name] = float(cell)
+            except ValueError:
+                raise UserError(f"{table.place(line)}: {name} must be a number, got {cell!r}") from None
+            if not (numbers[name] > 0 or (name == "latency" and numbers[name] == 0)) or numbers[name] == float("inf"):
+                raise UserError(f"{table.place(line)}: {name} must be above 0, got {cell}")
+        tier = block.cells["tier"][i] if "tier" in block.cells else ""
+        links = {name: numbers[name] for name in LINKS}
+        rows.append(DeviceRow(block.cells["client"][i], numbers[unit], **links, tier=tier or "device"))
+    client, count = Counter(row.client for row in rows).most_common(1)[0] if rows else ("", 0)
+    if count > 1:
+        raise UserError(f"{path} has two rows of client {client}: give one device a client")
+    return DeviceTable(tuple(rows), unit)
 
 
 @dataclass(frozen=True)
-class DeviceFile(Weather):
+class DeviceFile(DeviceConditions):
     """Devices of a CSV file of `client,tier,samples_per_second,down_mbps,up_mbps,latency` (or `gflops`).
 
-    mode="match"     every client has the row of its name (its number where the data has no names)
-    mode="resample"  every client has one of the rows for good, at random
-    and the settings of `Weather`
+    path   the file
+    mode   "match": every client has the row of its name (its number if the data has no names); "resample": every client
+           has one of the rows, drawn once
+    names  the names of the data's clients; set when the experiment is prepared
+    and the settings of `DeviceConditions`
     """
 
     path: str
@@ -120,16 +125,15 @@ class DeviceFile(Weather):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mode not in MODES:
-            raise Mistake(f"world.devices.mode is {self.mode!r}: {nearest(self.mode, MODES)}")
+            raise UserError(f"world.devices.mode is {self.mode!r}: {nearest(self.mode, MODES)}")
 
     @cached_property
     def table(self) -> DeviceTable:
-        """The rows, read once."""
         return read_devices(self.path)
 
     @property
     def tiers(self) -> tuple[str, ...]:
-        return self.table.tiers
+        return tuple(dict.fromkeys(row.tier for row in self.table.rows))
 
     @cached_property
     def _columns(self) -> tuple[Tensor, Tensor]:
@@ -144,14 +148,13 @@ class DeviceFile(Weather):
         return {n: i for i, row in enumerate(self.table.rows) if (n := names.number(row.client)) is not None}
 
     def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> DeviceFile:
-        """This file for these clients, checked."""
         tied = replace(self, names=enrolment.names)
         tied.__dict__["table"] = self.table
         if self.mode == "match":
             missing = next((c for c in range(enrolment.clients) if c not in tied._row_of), None)
             if missing is not None:
                 name = enrolment.names[missing] if enrolment.names else missing
-                raise Mistake(
+                raise UserError(
                     f"{self.path} has no device for client {name}: give every client a row, or set "
                     "world.devices.mode = 'resample'"
                 )
@@ -173,7 +176,81 @@ class DeviceFile(Weather):
             tier_C=tier_N[row_C],
             by_samples=by_samples,
         )
-        return self.in_weather(draw, client_C, t, seed)
+        return self.vary(draw, client_C, t, seed)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One client in one round: how long things took, and how much there was of them.
+
+    client            its name, or its number
+    samples           trained on
+    bytes_down, bytes_up  transferred
+    train_seconds     of training
+    link_seconds      of both transfers together
+    download_seconds, upload_seconds  of each transfer, if they were timed apart (as in simulated runs)
+    tier              of its device
+    """
+
+    client: str
+    samples: float
+    bytes_down: float
+    bytes_up: float
+    train_seconds: float
+    link_seconds: float
+    download_seconds: float | None = None
+    upload_seconds: float | None = None
+    tier: str = "device"
+
+
+@dataclass(frozen=True)
+class ObservedDevices:
+    """Devices as a run showed them.
+
+    rows   one for each client
+    noise  how much its rounds vary around that: the `noise` to give `DeviceFile`
+    """
+
+    rows: tuple[DeviceRow, ...]
+    noise: float
+
+
+def devices_of(observations: Iterable[Observation]) -> ObservedDevices:
+    """One device a client, in the order in which clients appear.
+
+    Bytes over the time that was not training are one rate for both ways, without a latency, unless download and upload
+    were timed apart. Every number is the median over a client's rounds.
+
+    >>> seen = [Observation("ada", samples=100, bytes_down=250_000, bytes_up=250_000, train_seconds=2, link_seconds=4)]
+    >>> row = devices_of(seen).rows[0]
+    >>> row.speed, row.down_mbps, row.up_mbps, row.latency
+    (50.0, 1.0, 1.0, 0.0)
+    """
+    by_client: dict[str, list[Observation]] = {}
+    for one in observations:
+        if one.samples > 0 and one.train_seconds > 0:
+            by_client.setdefault(one.client, []).append(one)
+    if not by_client:
+        raise UserError("no device can be made: there are no rounds in which clients trained and were timed")
+    varied = list[float]()  # logarithm of the seconds of each round, around the client's own median
+    for seen in by_client.values():
+        whole = np.log([max(s.train_seconds + s.link_seconds, SHORTEST) for s in seen])
+        varied += (whole - np.median(whole)).tolist() if len(seen) > 1 else []
+    rows = tuple(_device(client, seen) for client, seen in by_client.items())
+    return ObservedDevices(rows, float(np.std(varied)) if varied else 0.0)
+
+
+def _device(client: str, seen: list[Observation]) -> DeviceRow:
+    speed = median(s.samples / max(s.train_seconds, SHORTEST) for s in seen)
+    apart = [s for s in seen if s.download_seconds is not None and s.upload_seconds is not None]
+    if apart:
+        down = median(s.bytes_down / max(s.download_seconds or 0.0, SHORTEST) for s in apart)
+        up = median(s.bytes_up / max(s.upload_seconds or 0.0, SHORTEST) for s in apart)
+    else:
+        down = up = median((s.bytes_down + s.bytes_up) / max(s.link_seconds, SHORTEST) for s in seen)
+    if not down or not up:  # nothing was sent, but it took time
+        return DeviceRow(client, speed, UNKNOWN, UNKNOWN, 0.5 * median(s.link_seconds for s in seen), seen[0].tier)
+    return DeviceRow(client, speed, down / BYTES_OF_MEGABIT, up / BYTES_OF_MEGABIT, 0.0, seen[0].tier)
 
 
 KINDS = {"device-file": DeviceFile}

@@ -1,6 +1,4 @@
-"""Bytes, steps and rates as seconds: pure arithmetic on what is known before training.
-
-A round of one client is a download, some mini-batches and an upload, one after the other:
+"""Bytes, steps and rates as seconds, of a client's download, mini-batches and upload, one after the other.
 
     download  latency + bytes down / down rate
     train     samples of the steps taken / samples a second
@@ -16,26 +14,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.world.devices.base import DeviceDraw
+from turnout.world.devices.device_draw import DeviceDraw
 
 
 @dataclass(frozen=True)
 class Passes:
-    """How mini-batches make passes over a client's samples: the last of a pass is smaller where it does not divide."""
+    """How mini-batches make passes over a client's samples; the last batch of a pass may be smaller.
 
-    samples_C: Tensor  # that a whole pass uses
-    steps_C: Tensor  # mini-batches of a whole pass
+    samples_C  samples of a whole pass
+    steps_C    mini-batches of a whole pass
+    batch      the batch size
+    """
+
+    samples_C: Tensor
+    steps_C: Tensor
     batch: int
 
     @classmethod
     def of(cls, examples_C: Tensor, batch: int, drop_single: bool) -> Passes:
-        """Of clients with so many samples; a last batch of one is left out where batch statistics need two."""
+        """Of clients with so many samples; `drop_single`: without a last batch of one, as batch statistics need two."""
         left_out_C = (examples_C % batch == 1) & drop_single & (batch > 1)
         samples_C = examples_C - left_out_C.long()
         return cls(samples_C, (samples_C + batch - 1) // batch, batch)
 
     def samples_of(self, steps_C: Tensor) -> Tensor:
-        """Samples that the first so many steps use.
+        """The samples of the first so many steps.
 
         >>> Passes.of(torch.tensor([45]), 20, False).samples_of(torch.tensor([2])), 45 + 20
         (tensor([40]), 65)
@@ -45,7 +48,7 @@ class Passes:
         return whole_C * self.samples_C + rest_C * self.batch
 
     def steps_for(self, samples_C: Tensor) -> Tensor:
-        """The whole steps that so many samples (a real number, perhaps negative) are enough for.
+        """The whole steps for which so many samples (a real number, perhaps negative) are enough.
 
         >>> Passes.of(torch.tensor([45]), 20, False).steps_for(torch.tensor([44.9]))
         tensor([2])
@@ -59,16 +62,21 @@ class Passes:
 
 @dataclass(frozen=True)
 class Pace:
-    """How long things take some clients in one round."""
+    """The times of some clients in one round.
+
+    download_C, upload_C  seconds of each transfer
+    rate_C                samples a second
+    passes                how batches make passes over their samples
+    """
 
     download_C: Tensor
     upload_C: Tensor
-    rate_C: Tensor  # samples a second
+    rate_C: Tensor
     passes: Passes
 
     @classmethod
     def of(cls, draw: DeviceDraw, down_C: Tensor, up_C: Tensor, flops: float, passes: Passes) -> Pace:
-        """With bytes to download and to send, and operations of one sample's training."""
+        """The pace of devices with so many bytes to download and to send, and operations for training on one sample."""
         return cls(
             download_C=draw.latency_C + down_C / draw.down_C,
             upload_C=draw.latency_C + up_C / draw.up_C,
@@ -77,10 +85,9 @@ class Pace:
         )
 
     def train_C(self, steps_C: Tensor) -> Tensor:
-        """Seconds of so many steps."""
         return self.passes.samples_of(steps_C) / self.rate_C
 
     def steps_by(self, limit_C: Tensor) -> Tensor:
-        """The most steps after which a reply still arrives so many seconds after the beginning."""
+        """The most steps after which a reply still arrives within so many seconds."""
         left_C = (limit_C - self.download_C - self.upload_C).clamp(max=1e15 / self.rate_C)
         return self.passes.steps_for(left_C * self.rate_C)

@@ -1,8 +1,7 @@
 """All entries of `World.events` as one calendar, checked before the first round.
 
 A client whose first event is a Join is not a member before it. A client's events are listed in the order in which they
-happen: `Leave(3, 20), Join(3, 40)` is a client that is there from the start, leaves and comes back, while
-`Join(3, 40), Leave(3, 20)` leaves before it has joined, which is a mistake.
+happen: `Leave(3, 20), Join(3, 40)` leaves and comes back, `Join(3, 40), Leave(3, 20)` is an error.
 
 Shape letters: L clients that are not members at first.
 """
@@ -16,24 +15,26 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
-from turnout.world.events.base import Event, Events, Join, Leave, Setting
+from turnout.errors import UserError
+from turnout.world.events.entries import Event, Events, EventSetting, Join, Leave
 
 
 @dataclass(frozen=True, eq=False)
 class Calendar:
-    """All events of a simulated world: who is not a member at first, and what happens in each round."""
+    """All events of a simulated world.
+
+    outside_L  the clients that are not members at first
+    by_round   the events at the beginning of each round that has any: first the leaves, then the joins
+    """
 
     outside_L: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     by_round: dict[int, tuple[Event, ...]] = field(default_factory=dict)
 
     def at(self, t: int) -> tuple[Event, ...]:
-        """The events at the beginning of a round: first the leaves, then the joins."""
         return self.by_round.get(t, ())
 
 
-def calendar_of(entries: Iterable[Events], setting: Setting) -> Calendar:
-    """All entries as one checked calendar."""
+def calendar_of(entries: Iterable[Events], setting: EventSetting) -> Calendar:
     listed = sorted(entries, key=lambda entry: entry.drawn)  # a stable sort: random entries last
     events: list[Event] = []
     outside: set[int] = set()
@@ -48,18 +49,18 @@ def calendar_of(entries: Iterable[Events], setting: Setting) -> Calendar:
         by_round.setdefault(event.round, []).append(event)
     in_order = {t: tuple(sorted(found, key=lambda e: isinstance(e, Join))) for t, found in by_round.items()}
     if len(outside) >= setting.clients and not in_order.get(0):
-        raise Mistake("world.events leaves nobody in the first round: let at least one client be there without a Join")
+        raise UserError("world.events leaves no member in the first round: let one client start without a Join")
     return Calendar(torch.tensor(sorted(outside), dtype=torch.int64), in_order)
 
 
-def _check(events: Sequence[Event], setting: Setting) -> set[int]:
+def _check(events: Sequence[Event], setting: EventSetting) -> set[int]:
     """Refuse impossible events; returns the clients whose first event is a Join."""
     own: dict[int, list[Event]] = {}
     for event in events:
         if event.round < 0:
-            raise Mistake(f"client {event.client} cannot {event.kind} in round {event.round}: rounds start at 0")
+            raise UserError(f"client {event.client} cannot {event.kind} in round {event.round}: rounds start at 0")
         if event.round >= setting.rounds:
-            raise Mistake(
+            raise UserError(
                 f"client {event.client} would {event.kind} in round {event.round}, but the last round is "
                 f"{setting.rounds - 1}: give an earlier round, or more rounds"
             )
@@ -74,19 +75,18 @@ def _check_pair(before: Event, after: Event) -> None:
     """Check two events of one client, listed one after the other."""
     who = f"client {before.client}"
     if type(before) is type(after):
-        twice = f"{before.kind}s in round {before.round} and again in round {after.round}"
-        raise Mistake(f"{who} {twice}: it can {before.kind} only once before it {_other(before)}s")
+        other = "leave" if isinstance(before, Join) else "join"
+        raise UserError(
+            f"{who} {before.kind}s in round {before.round} and again in round {after.round}: it can {before.kind} only "
+            f"once before it {other}s"
+        )
     if after.round < before.round and isinstance(after, Leave):
-        raise Mistake(
-            f"{who} leaves in round {after.round} before it joins in round {before.round}; if it is there from the "
+        raise UserError(
+            f"{who} leaves in round {after.round} before it joins in round {before.round}; if it is a member from the "
             "start and comes back, list its Leave first"
         )
     if after.round <= before.round:
-        raise Mistake(
+        raise UserError(
             f"{who} {before.kind}s in round {before.round} and {after.kind}s in round {after.round}: list a client's "
             "events in the order they happen, each in a later round"
         )
-
-
-def _other(event: Event) -> str:
-    return "leave" if isinstance(event, Join) else "join"

@@ -11,18 +11,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.errors import Mistake
+from turnout.errors import UserError
 
 AT_ONCE = 1 << 24  # bits that a GPU places at once, at some thirty bytes each
 
 
 @dataclass(frozen=True)
 class Coded:
-    """Messages: row i is the first `length_C[i]` bytes of `byte_CB[i]`; what follows is not part of it."""
+    """Messages: row i is the first `length_C[i]` bytes of `byte_CB[i]`.
+
+    byte_CB     the bytes, padded to the longest message
+    length_C    bytes of each message; on the CPU, or with the bytes where that saves waiting for a GPU
+    decoded_CP  the result of reading them, to the bit, where the writer knows it
+    """
 
     byte_CB: Tensor
-    length_C: Tensor  # on the CPU, or beside the bytes where nobody has waited for them
-    decoded_CP: Tensor | None = None  # what reading them gives, to the bit, where the writer knows it
+    length_C: Tensor
+    decoded_CP: Tensor | None = None
 
     def rows(self) -> list[bytes]:
         """Each message by itself, as it travels."""
@@ -31,7 +36,7 @@ class Coded:
 
     @classmethod
     def of(cls, rows: Sequence[bytes], longest: int) -> Coded:
-        """Messages that have arrived; one that is longer than any can be is refused before it takes any room."""
+        """Messages that have arrived; one that is too long is refused before it takes memory."""
         length_C = torch.tensor([len(row) for row in rows], dtype=torch.int64)
         refuse(length_C > longest, f"it is longer than {longest} bytes")
         width = int(length_C.max()) if len(rows) else 0
@@ -41,9 +46,9 @@ class Coded:
 
 
 def refuse(bad_C: Tensor, why: str) -> None:
-    """A message that cannot be right is an error that says which and why."""
+    """Raise an error that names the first bad message and the reason."""
     if bool(bad_C.any()):
-        raise Mistake(f"message {int(bad_C.nonzero()[0, 0])} cannot be decoded: {why}")
+        raise UserError(f"message {int(bad_C.nonzero()[0, 0])} cannot be decoded: {why}")
 
 
 def pack(bit_CN: Tensor) -> Tensor:
@@ -62,7 +67,7 @@ def pack(bit_CN: Tensor) -> Tensor:
 
 
 def unpack(byte_CB: Tensor) -> Tensor:
-    """The bits of bytes: `pack` the other way round."""
+    """The bits of bytes: the inverse of `pack`."""
     place_8 = torch.arange(7, -1, -1, dtype=torch.uint8, device=byte_CB.device)
     return ((byte_CB[:, :, None] >> place_8) & 1).view(len(byte_CB), -1)
 
@@ -74,18 +79,18 @@ def floats_of(byte_CB: Tensor) -> Tensor:
 
 
 def bytes_of(float_CF: Tensor) -> Tensor:
-    """The same the other way round."""
+    """The inverse of `floats_of`."""
     rows, width = float_CF.shape
     return float_CF.to(torch.float32).flatten().view(torch.uint8).view(rows, 4 * width)
 
 
 def mark(bit_CN: Tensor, at_CX: Tensor, there_CX: Tensor, value_CX: Tensor) -> None:
-    """Write fields of one bit where there are such; the last column is for waste."""
+    """Write fields of one bit where `there_CX` is set; the last column of the bits takes the rest."""
     bit_CN.scatter_(1, torch.where(there_CX.bool(), at_CX, bit_CN.shape[1] - 1), value_CX.to(torch.uint8))
 
 
 def put(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, value_CX: Tensor, widest: int) -> None:
-    """Write whole numbers into fields of at most `widest` bits, highest bit first; the last column is for waste."""
+    """Write whole numbers into fields of at most `widest` bits, highest bit first; the last column takes the rest."""
     waste = bit_CN.shape[1] - 1
     if bit_CN.is_cuda and widest > 1 and widest * at_CX.numel() <= AT_ONCE:  # few launches
         place_W = torch.arange(widest, device=bit_CN.device)
@@ -101,7 +106,7 @@ def put(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, value_CX: Tensor, wides
 
 
 def take(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, widest: int) -> Tensor:
-    """Read whole numbers back; a field of no bits is 0. Fields must be inside the rows."""
+    """Read whole numbers; a field of no bits is 0. Fields must be inside the rows."""
     value_CX = torch.zeros_like(at_CX)
     for place in range(widest):
         inside_CX = place < width_CX
@@ -111,5 +116,5 @@ def take(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, widest: int) -> Tensor
 
 
 def before(width_CX: Tensor) -> Tensor:
-    """Where each field begins when they follow one another."""
+    """Start of each field when they follow one another."""
     return width_CX.cumsum(1) - width_CX

@@ -1,5 +1,5 @@
-"""A Triton kernel for dithered messages of one byte an entry: every entry is read once, and its byte, what it means and
-what is left out are written once. What is computed is `codec.byte.Byte.write`, to the bit.
+"""A Triton kernel for dithered messages of one byte per entry: reads every entry once, and writes its byte, its decoded
+value and the rest. Computes `codec.byte.Byte.write`, to the bit.
 
 Shape letters: C rows, P columns, S tensors.
 """
@@ -55,7 +55,7 @@ def _slot_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
 def quantise(
     x_CP: Tensor, dither: tuple[Tensor, Tensor], step_CS: Tensor, slots: tuple[Slot, ...], whole_CP: Tensor, levels: int
 ) -> Tensor:
-    """Write whole multiples of the steps into `whole_CP`, leave in `x_CP` what they miss; returns what they mean."""
+    """Write whole multiples of the steps into `whole_CP` and leave the rest in `x_CP`; returns the decoded values."""
     (rows, width), (column_P, row_C1) = x_CP.shape, dither
     sent_CP = blank(x_CP, rows, width)
     slot_P = _slot_of(tuple(slot.size for slot in slots), x_CP.device)

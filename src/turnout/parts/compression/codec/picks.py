@@ -18,7 +18,7 @@ from turnout.machine.compiler import at, function, pointer, whole
 from turnout.parts.compression.codec import picks_kernel
 from turnout.parts.compression.codec.pieces import Piece
 
-_CACHE = 1 << 23  # bytes of rows looked through together on a CPU, so that what is made on the way takes no new memory
+_CACHE = 1 << 23  # bytes of rows searched together on a CPU, so that temporary tensors stay in the cache
 SOURCE = Path(__file__).with_name("largest.c")
 ARGUMENTS = (pointer, whole, whole, pointer, whole, whole, pointer, pointer)
 NUMBERS = {
@@ -29,18 +29,21 @@ NUMBERS = {
 
 @dataclass(frozen=True)
 class Picked:
-    """Entries of each row, piece after piece, columns rising; where a piece has fewer than k entries that are not 0,
-    the last ones of the piece are not there (their column is any)."""
+    """Entries of each row, piece after piece, columns rising.
+
+    column_CK  their columns
+    there_CK   False for the last entries of a piece that has fewer than k which are not 0 (their column is arbitrary)
+    """
 
     column_CK: Tensor
     there_CK: Tensor
 
     def of(self, x_CP: Tensor) -> Tensor:
-        """The picked entries of rows, 0 where there is none."""
+        """The picked entries of rows, 0 where one is not there."""
         return torch.where(self.there_CK, x_CP.gather(1, self.column_CK), 0)
 
     def dense(self, value_CK: Tensor, width: int) -> Tensor:
-        """Whole rows again: these values at these columns, 0 elsewhere."""
+        """Whole rows: these values at these columns, 0 elsewhere."""
         return value_CK.new_zeros(len(value_CK), width).scatter_add_(1, self.column_CK, value_CK * self.there_CK)
 
 
@@ -56,7 +59,8 @@ def largest(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
         return Picked(none_CK, none_CK.bool())
     if picks_kernel.fits(x_CP, pieces):
         return largest_with_kernels(x_CP, pieces)
-    pick = function(SOURCE, "largest", ARGUMENTS, NUMBERS[x_CP.dtype]) if _in_c(x_CP) else None
+    in_c = x_CP.device.type == "cpu" and x_CP.dtype in NUMBERS and x_CP.stride(1) == 1
+    pick = function(SOURCE, "largest", ARGUMENTS, NUMBERS[x_CP.dtype]) if in_c else None
     if pick is None:
         return largest_with_torch(x_CP, pieces)
     entries = sum(piece.keep for piece in pieces)
@@ -69,14 +73,10 @@ def largest(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
 
 
 def largest_with_kernels(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
-    """The same in float32 on a GPU, which nobody waits for."""
+    """The same in float32 on a GPU, without waiting for it."""
     chosen = picks_kernel.choose(x_CP, pieces)
     there_CK = chosen.there(picks_kernel.tables(tuple(pieces), x_CP.device))
     return Picked(torch.where(there_CK, chosen.column_CK, 0).long(), there_CK)
-
-
-def _in_c(x_CP: Tensor) -> bool:
-    return x_CP.device.type == "cpu" and x_CP.dtype in NUMBERS and x_CP.stride(1) == 1
 
 
 def largest_with_torch(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
@@ -87,14 +87,14 @@ def largest_with_torch(x_CP: Tensor, pieces: Sequence[Piece]) -> Picked:
 
 
 def _order(x_bP: Tensor, pieces: Sequence[Piece]) -> Tensor:
-    """Twice the columns that are picked, rising; what is not there is odd, behind its piece but before the next one."""
+    """Twice the picked columns, rising; an odd number behind its piece stands for an entry that is not there."""
     size_bP, at = x_bP.abs(), _places(tuple(pieces), x_bP.device)
     sizes = [size_bP[:, piece.start : piece.start + piece.size] for piece in pieces]
     tops = [size_bn.topk(min(p.keep + 1, p.size)) for size_bn, p in zip(sizes, pieces, strict=True)]
     value_bT, index_bT = (torch.cat(found, 1) for found in zip(*tops, strict=True))
     next_bS = value_bT.index_select(1, at.next_S)
     tied_bS = (next_bS == value_bT.index_select(1, at.last_S)) & (next_bS > at.least_S)
-    tied = tied_bS.any(0).tolist()  # a GPU is waited for once
+    tied = tied_bS.any(0).tolist()  # one wait for the GPU
     value_bK, index_bK = value_bT.index_select(1, at.kept_K), index_bT.index_select(1, at.kept_K)
     first = 0
     for i, piece in enumerate(pieces):  # of equals `topk` takes any, while a sort leaves them in order
@@ -108,12 +108,12 @@ def _order(x_bP: Tensor, pieces: Sequence[Piece]) -> Tensor:
 
 @dataclass(frozen=True)
 class _Places:
-    """Of the largest entries of all pieces, one more of each than is kept where there is one, side by side (T)."""
+    """Positions among the largest entries of all pieces, side by side, with one more of each than is kept (T)."""
 
     kept_K: Tensor
     last_S: Tensor  # the last that is kept
     next_S: Tensor  # the one after it, or itself
-    least_S: Tensor  # what it has to exceed to be one that counts; infinity where there is none
+    least_S: Tensor  # it counts only above this; infinity where there is no next one
     twice_K: Tensor  # twice the piece's first column
     behind_K: Tensor
 

@@ -1,10 +1,10 @@
-"""Triton kernels for the k largest entries of each piece of a row: those of `codec.picks.largest`, to the entry, and
-nothing waits for the GPU.
+"""Triton kernels for the k largest entries of each piece of a row: exactly those of `codec.picks.largest`, without
+waiting for the GPU.
 
-Sizes of floats are in the order of their bits without the sign. Four passes over the rows count how many entries have
-which next eight (at last seven) bits, among those that share the highest bits of the k-th largest; then its size is
-known, and how many of its equals are picked: the first ones. What is 0 is never counted. Two more passes count and
-write what is picked. A program works on a tile, some neighbouring columns of one piece.
+Floats are in the order of their bits without the sign. Four passes over the rows make a histogram of the next eight
+(finally seven) bits of all entries that share the highest bits of the k-th largest; after them its size is known, and
+how many entries equal to it are picked: the first ones. Zeros are never counted. Two more passes count and write the
+picked entries. A program works on a tile: some neighbouring columns of one piece.
 
 Shape letters: C rows, P columns, S pieces, T tiles of a row, K entries of a row.
 """
@@ -32,20 +32,21 @@ MOST_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Chosen:
-    """Picked entries, piece after piece, columns rising: the first `count_CS` of each piece are there."""
+    """Picked entries, piece after piece, columns rising: the first `count_CS` (int32) of each piece are there, with
+    columns `column_CK` (int32) and values `value_CK`."""
 
-    column_CK: Tensor  # int32
+    column_CK: Tensor
     value_CK: Tensor
-    count_CS: Tensor  # int32
+    count_CS: Tensor
 
     def there(self, table: Tables) -> Tensor:
-        """Which entries are."""
+        """Mask of the entries that are there."""
         return table.rank_K < self.count_CS.index_select(1, table.piece_K)
 
 
 @jit
 def _narrowed(histogram_ptr, at, S, k, passes):
-    """The highest bits of the k-th largest size after so many passes, and how many that share them are picked."""
+    """The highest bits of the k-th largest size after some passes, and how many entries that share them are picked."""
     place = tl.arange(0, 256)
     highest = k * 0
     for done in range(passes):
@@ -136,7 +137,7 @@ def fits(x_CP: Tensor, of: Sequence[Piece]) -> bool:
 
 @dataclass(frozen=True)
 class Tables:
-    """What the programs look up."""
+    """Lookup tables of the programs."""
 
     tile_T: Tensor  # piece, first column [T, 2]
     piece_S: Tensor  # first column, the one behind, entries kept, the first of them, first tile [S + 1, 5]
@@ -147,6 +148,7 @@ class Tables:
 
 @lru_cache(maxsize=64)
 def tables(of: tuple[Piece, ...], device: torch.device) -> Tables:
+    """The tables of these pieces."""
     tile: list[tuple[int, int]] = []
     rows: list[tuple[int, ...]] = []
     first = 0

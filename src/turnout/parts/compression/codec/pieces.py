@@ -1,4 +1,4 @@
-"""Which neighbouring columns of a row are looked through together, and how many of them are sent.
+"""Pieces of a row: neighbouring columns that are searched together, and how many of them are sent.
 
 Shape letters: S pieces (tensors, or the whole row).
 """
@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from turnout.errors import Mistake, nearest
+from turnout.errors import UserError, nearest
 from turnout.layout import Slot
 
 SCOPES = ("tensor", "model")
@@ -18,7 +18,7 @@ _GOLDEN = (math.sqrt(5) + 1) / 2
 
 @dataclass(frozen=True)
 class Piece:
-    """Neighbouring columns of which the `keep` largest are sent."""
+    """The `size` columns from `start` on, of which the `keep` largest are sent."""
 
     start: int
     size: int
@@ -38,7 +38,7 @@ class Piece:
 
 
 def kept_of(size: int, keep: float) -> int:
-    """k = max(⌈n q⌉, 1); a product that is whole but for rounding is not rounded up.
+    """k = max(⌈n q⌉, 1); a product that is whole except for rounding is not rounded up.
 
     >>> kept_of(30, 0.1), kept_of(31, 0.1), kept_of(5, 0.01)
     (3, 4, 1)
@@ -56,8 +56,8 @@ def pieces_of(slots: tuple[Slot, ...], keep: float, scope: str) -> tuple[Piece, 
 
 
 def check_keep(where: str, keep: float, scope: str) -> None:
-    """Refuse a share or a scope that means nothing."""
+    """Refuse a share outside (0, 1] or an unknown scope."""
     if not 0 < keep <= 1:
-        raise Mistake(f"{where} is a share above 0 and at most 1, not {keep}; to send everything use dense")
+        raise UserError(f"{where} is a share above 0 and at most 1, not {keep}; to send everything use dense")
     if scope not in SCOPES:
-        raise Mistake(f"algorithm.compression.scope is {scope!r}: {nearest(scope, SCOPES)}")
+        raise UserError(f"algorithm.compression.scope is {scope!r}: {nearest(scope, SCOPES)}")

@@ -10,8 +10,8 @@ One message, bit after bit, highest bit of a field first:
     padding      0 up to a whole byte
     floats       little-endian float32: some for each piece, or some for each entry that is there
 
-So k positions cost k (1 + b) + Σ floor((gap - 1) / 2^b) bits, as Golomb code words that stand by themselves; taken
-apart like this, all messages of a cohort are written and read at once, without a loop over entries.
+So k positions cost k (1 + b) + Σ floor((gap - 1) / 2^b) bits, as with separate Golomb code words; split like this, all
+messages of a cohort are written and read at once, without a loop over entries.
 
 Shape letters: C messages, S pieces, K entries of a row, N bits, B bytes, F floats.
 """
@@ -42,8 +42,9 @@ from turnout.parts.compression.codec.pieces import Piece
 
 @dataclass(frozen=True)
 class Form:
-    """What a message is made of, known to both sides.
+    """The layout of a message, known to both sides.
 
+    pieces     the pieces of a row
     signs      whether each entry has a sign bit
     per_piece  float32 numbers for each piece
     per_entry  float32 numbers for each entry
@@ -60,17 +61,14 @@ class Form:
 
     @property
     def longest(self) -> int:
-        """No message is longer than so many bytes."""
+        """Most bytes of a message."""
         bits = 7 + sum(1 + p.keep.bit_length() + p.keep * (2 + p.golomb) + (p.size >> p.golomb) for p in self.pieces)
         return bits // 8 + 4 * (len(self.pieces) * self.per_piece + self.entries * self.per_entry)
-
-    def table(self, device: torch.device) -> PieceTensors:
-        return _table(self.pieces, device)
 
 
 @dataclass(frozen=True)
 class PieceTensors:
-    """The numbers of all pieces, as tensors."""
+    """The numbers of all pieces as tensors, for all entries of a row where they end in K."""
 
     keep_S: Tensor
     bits_S: Tensor  # of a count
@@ -85,7 +83,9 @@ class PieceTensors:
 
 
 @lru_cache(maxsize=64)
-def _table(pieces: tuple[Piece, ...], device: torch.device) -> PieceTensors:
+def tensors_of(pieces: tuple[Piece, ...], device: torch.device) -> PieceTensors:
+    """The numbers of these pieces."""
+
     def whole(values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=device)
 
@@ -103,18 +103,22 @@ def _table(pieces: tuple[Piece, ...], device: torch.device) -> PieceTensors:
 
 def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | None = None) -> Coded:
     """Messages of picked entries; `float_CF`: per piece, or per entry (all of the first kind, then the second)."""
-    table, there_CK = form.table(float_CF.device), picked.there_CK
+    table, there_CK = tensors_of(form.pieces, float_CF.device), picked.there_CK
     there = there_CK.to(torch.int64)
-    rows, few_CS, count_CS, count_width_CS = len(there), *_counts(table, there)
-    gap_CK = _gaps(table, picked.column_CK) - 1
+    rows, count_CS = len(there), there.new_zeros(len(there), len(table.keep_S)).index_add_(1, table.piece_K, there)
+    few_CS = count_CS < table.keep_S
+    count_width_CS = torch.where(few_CS, table.bits_S, 0)
+    before_CK = torch.where(table.rank_K == 0, table.start_K - 1, torch.roll(picked.column_CK, 1, 1))
+    gap_CK = picked.column_CK - before_CK - 1
     quotient_CK, rest_CK = gap_CK >> table.golomb_K, gap_CK & ((1 << table.golomb_K) - 1)
     sign_width_CK = there if negative_CK is not None else torch.zeros_like(there)
     widths = (torch.ones_like(count_CS), count_width_CS, sign_width_CK, there * table.golomb_K, there * quotient_CK)
-    flags, counts, signs, rests, ends = _places((*widths[:-1], widths[-1] + there))
+    at = before(torch.cat([*widths[:-1], widths[-1] + there], 1))
+    flags, counts, signs, rests, ends = at.split([width.shape[1] for width in widths], 1)
     bits_C = torch.cat(widths, 1).sum(1) + there.sum(1)
     floats_C = len(form.pieces) * form.per_piece + there.sum(1) * form.per_entry
     length_C = (bits_C + 7) // 8 + 4 * floats_C
-    *lengths, few = torch.cat([length_C, few_CS.any()[None]]).tolist()  # a GPU is waited for once
+    *lengths, few = torch.cat([length_C, few_CS.any()[None]]).tolist()  # one wait for the GPU
     size = max(lengths, default=0)
 
     bit_CN = torch.zeros(rows, 8 * size + 1, dtype=torch.uint8, device=there.device)
@@ -124,14 +128,20 @@ def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | No
     put(bit_CN, counts, count_width_CS, count_CS, table.widest_count if few else 0)
     put(bit_CN, rests, widths[3], rest_CK, table.widest_rest)
     byte_CB = pack(bit_CN[:, :-1])
-    _put_floats(form, byte_CB, (bits_C + 7) // 8, there_CK, float_CF, everything=not few)
+    has, place = _float_bytes(form, (bits_C + 7) // 8, there_CK)
+    of_C4F = bytes_of(float_CF)
+    if not few:
+        byte_CB.scatter_(1, place, of_C4F)
+    else:
+        row, field = has.nonzero(as_tuple=True)
+        byte_CB[row, place[row, field]] = of_C4F[row, field]
     return Coded(byte_CB, torch.tensor(lengths, dtype=torch.int64))
 
 
 def read(form: Form, coded: Coded) -> tuple[Picked, Tensor, Tensor]:
-    """What messages say: the entries, which are negative, and the floats. One that cannot be right is refused."""
+    """The entries of messages, which of them are negative, and the floats; an impossible message raises UserError."""
     byte_CB, pieces = coded.byte_CB, len(form.pieces)
-    table, length_C = form.table(byte_CB.device), coded.length_C.to(byte_CB.device)
+    table, length_C = tensors_of(form.pieces, byte_CB.device), coded.length_C.to(byte_CB.device)
     refuse(length_C > form.longest, f"it is longer than {form.longest} bytes")
     bit_CN, end_C = unpack(byte_CB), 8 * length_C
     one_CS = torch.ones(len(byte_CB), pieces, dtype=torch.int64, device=byte_CB.device)
@@ -141,9 +151,9 @@ def read(form: Form, coded: Coded) -> tuple[Picked, Tensor, Tensor]:
     width_CS = torch.where(few_CS, table.bits_S, 0)
     at_C = pieces + width_CS.sum(1)
     refuse(at_C > end_C, "it ends among its counts")
-    said_CS = take(bit_CN, pieces + before(width_CS), width_CS, table.widest_count)
-    refuse((few_CS & (said_CS >= table.keep_S)).any(1), "a count is too large")
-    there_CK = table.rank_K < torch.where(few_CS, said_CS, table.keep_S)[:, table.piece_K]
+    count_CS = take(bit_CN, pieces + before(width_CS), width_CS, table.widest_count)
+    refuse((few_CS & (count_CS >= table.keep_S)).any(1), "a count is too large")
+    there_CK = table.rank_K < torch.where(few_CS, count_CS, table.keep_S)[:, table.piece_K]
     there = there_CK.to(torch.int64)
 
     floats_C = pieces * form.per_piece + there.sum(1) * form.per_entry
@@ -154,36 +164,15 @@ def read(form: Form, coded: Coded) -> tuple[Picked, Tensor, Tensor]:
     negative_CK = take(bit_CN, at_C[:, None] + before(there), there, 1 if form.signs else 0).bool()
     rest_CK = take(bit_CN, (at_C + sign_C)[:, None] + before(rest_width_CK), rest_width_CK, table.widest_rest)
     stop_C, above_CK = _read_quotients(bit_CN, quotient_C, end_C, there_CK)
-    refuse((stop_C + 7) // 8 * 8 != end_C, "it goes on after its last entry")
-    column_CK = _columns(table, ((above_CK << table.golomb_K) + rest_CK + 1) * there)
-    refuse((there_CK & (column_CK >= table.end_K)).any(1), "an entry is outside its tensor")
-    picked = Picked(torch.where(there_CK, column_CK, 0), there_CK)
-    return picked, negative_CK, _take_floats(form, byte_CB, end_C // 8, there_CK)
-
-
-def _counts(table: PieceTensors, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Which pieces have fewer entries than k, how many they have, and in how many bits that is said."""
-    count_CS = there.new_zeros(len(there), len(table.keep_S)).index_add_(1, table.piece_K, there)
-    few_CS = count_CS < table.keep_S
-    return few_CS, count_CS, torch.where(few_CS, table.bits_S, 0)
-
-
-def _places(widths: tuple[Tensor, ...]) -> list[Tensor]:
-    """Where fields begin that follow one another, group after group."""
-    at = before(torch.cat(widths, 1))
-    return list(at.split([width.shape[1] for width in widths], 1))
-
-
-def _gaps(table: PieceTensors, column_CK: Tensor) -> Tensor:
-    """From each entry back to the one before it in its piece, or to just before the piece."""
-    before_CK = torch.roll(column_CK, 1, 1)
-    return column_CK - torch.where(table.rank_K == 0, table.start_K - 1, before_CK)
-
-
-def _columns(table: PieceTensors, gap_CK: Tensor) -> Tensor:
-    """Columns from gaps: sums from the start of each piece."""
+    refuse((stop_C + 7) // 8 * 8 != end_C, "it continues after its last entry")
+    gap_CK = ((above_CK << table.golomb_K) + rest_CK + 1) * there
     sum_CK = gap_CK.cumsum(1)
-    return table.start_K - 1 + sum_CK - (sum_CK - gap_CK)[:, table.first_S[table.piece_K]]
+    column_CK = table.start_K - 1 + sum_CK - (sum_CK - gap_CK)[:, table.first_S[table.piece_K]]
+    refuse((there_CK & (column_CK >= table.end_K)).any(1), "an entry is outside its tensor")
+    has, place = _float_bytes(form, end_C // 8, there_CK)
+    float_CF = floats_of(torch.where(has, byte_CB.gather(1, torch.where(has, place, 0)), 0))
+    refuse(~torch.isfinite(float_CF).all(1), "a number in it is not finite")
+    return Picked(torch.where(there_CK, column_CK, 0), there_CK), negative_CK, float_CF
 
 
 def _read_quotients(bit_CN: Tensor, start_C: Tensor, end_C: Tensor, there_CK: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,35 +190,10 @@ def _read_quotients(bit_CN: Tensor, start_C: Tensor, end_C: Tensor, there_CK: Te
     return start_C + there_CK.sum(1) + zeros_CK.sum(1), zeros_CK
 
 
-def _float_fields(form: Form, there_CK: Tensor) -> Tensor:
-    """Which of all floats a message could have are in it: those of pieces, then those of entries."""
+def _float_bytes(form: Form, at_C: Tensor, there_CK: Tensor) -> tuple[Tensor, Tensor]:
+    """For each byte of each float (those of pieces, then those of entries): whether the message has it, and where."""
     pieces_CF = there_CK.new_ones(len(there_CK), len(form.pieces) * form.per_piece)
-    return torch.cat([pieces_CF, there_CK.repeat_interleave(form.per_entry, 1)], 1)
-
-
-def _put_floats(
-    form: Form, byte_CB: Tensor, at_C: Tensor, there_CK: Tensor, float_CF: Tensor, everything: bool
-) -> None:
-    has_CF = _float_fields(form, there_CK)
-    of_C4F = bytes_of(float_CF)
-    has, byte = _float_bytes(has_CF, at_C)
-    if everything:
-        byte_CB.scatter_(1, byte, of_C4F)
-        return
-    row, field = has.nonzero(as_tuple=True)
-    byte_CB[row, byte[row, field]] = of_C4F[row, field]
-
-
-def _take_floats(form: Form, byte_CB: Tensor, at_C: Tensor, there_CK: Tensor) -> Tensor:
-    has_CF = _float_fields(form, there_CK)
-    has, byte = _float_bytes(has_CF, at_C)
-    float_CF = floats_of(torch.where(has, byte_CB.gather(1, torch.where(has, byte, 0)), 0))
-    refuse(~torch.isfinite(float_CF).all(1), "a number in it is not finite")
-    return float_CF
-
-
-def _float_bytes(has_CF: Tensor, at_C: Tensor) -> tuple[Tensor, Tensor]:
-    """For each byte of each float: whether it is there, and where."""
+    has_CF = torch.cat([pieces_CF, there_CK.repeat_interleave(form.per_entry, 1)], 1)
     place_CF = at_C[:, None] + 4 * before(has_CF.to(torch.int64))
     byte_4 = torch.arange(4, device=has_CF.device)
     return has_CF.repeat_interleave(4, 1), (place_CF[:, :, None] + byte_4).flatten(1)

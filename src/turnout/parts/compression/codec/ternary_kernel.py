@@ -1,9 +1,9 @@
-"""Triton kernels that write sparse ternary messages: what `Ternary.write` says, to the bit, in a dozen launches and
+"""Triton kernels that write sparse ternary messages: the result of `Ternary.write`, to the bit, in a dozen launches and
 without waiting for the GPU.
 
-The form of a message is in codec/sparse.py. All of a row's fields begin where the counts of its pieces say, but the
-quotients, which follow one another; so their widths are summed up between two kernels. Fields of bits are or-ed into
-words whose bytes lie as in the message; rows are as wide as a message can be.
+The layout of a message is in codec/sparse.py. The counts of a row's pieces determine where its fields begin, except for
+the quotients, which follow one another: their widths are summed between two kernels. Bits are or-ed into words whose
+bytes lie as in the message; rows are as wide as the longest message.
 
 Shape letters: C rows, P columns, S pieces, K entries of a row, W words.
 """
@@ -11,7 +11,6 @@ Shape letters: C rows, P columns, S pieces, K entries of a row, W words.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -140,53 +139,31 @@ def _bits(of: tuple[Piece, ...], device: torch.device) -> Tensor:
     return torch.tensor(bits, dtype=torch.int32, device=device)
 
 
-@dataclass(frozen=True)
-class Room:
-    """Where a message is written: its words, fields of rows, and what reading it gives."""
-
-    word_CW: Tensor
-    mean_CS: Tensor
-    base_CS: Tensor
-    width_CK: Tensor
-    length_C: Tensor
-    sent_CP: Tensor
-
-    @classmethod
-    def of(cls, form: Form, x_CP: Tensor) -> Room:
-        rows, S, K, device = len(x_CP), len(form.pieces), form.entries, x_CP.device
-        whole = torch.int32
-        return cls(
-            torch.zeros(rows, pieces(form.longest, 4), dtype=whole, device=device),
-            x_CP.new_empty(rows, S),
-            torch.empty(rows, S + 1, 2, dtype=whole, device=device),
-            torch.empty(rows, K, dtype=whole, device=device),
-            torch.empty(rows, dtype=torch.int64, device=device),
-            x_CP.new_zeros(rows, x_CP.shape[1]),
-        )
-
-
 def write(form: Form, x_CP: Tensor) -> Coded:
-    """Encode rows; `x_CP` becomes what is left out of the messages. Lengths are on the GPU too."""
-    chosen, room = picks_kernel.choose(x_CP, form.pieces), Room.of(form, x_CP)
-    table = picks_kernel.tables(form.pieces, x_CP.device)
+    """Encode rows; `x_CP` becomes the residual. Lengths are on the GPU too."""
+    chosen, table = picks_kernel.choose(x_CP, form.pieces), picks_kernel.tables(form.pieces, x_CP.device)
     own_S, rows, S, K = _bits(form.pieces, x_CP.device), len(x_CP), len(form.pieces), form.entries
     column, value, count, of = chosen.column_CK, chosen.value_CK, chosen.count_CS, table.piece_S
-    words, block = room.word_CW.shape[1], power_of_two(S, 16, MOST_PIECES)
-    grid = (pieces(K, BLOCK), rows)
-    _means[S, rows](value, count, of, room.mean_CS, S, K, SUMMED, num_warps=WARPS)
-    _heads[rows,](count, of, own_S, room.base_CS, room.word_CW, S, words, block, num_warps=WARPS)
+    word_CW = count.new_zeros(rows, pieces(form.longest, 4))  # the message
+    base_CS, width_CK = (
+        count.new_empty(rows, S + 1, 2),
+        count.new_empty(rows, K),
+    )  # where fields begin; bits of quotients
+    mean_CS, sent_CP = x_CP.new_empty(rows, S), x_CP.new_zeros(rows, x_CP.shape[1])
+    length_C = count.new_empty(rows, dtype=torch.int64)
+    words, block, grid = word_CW.shape[1], power_of_two(S, 16, MOST_PIECES), (pieces(K, BLOCK), rows)
+    _means[S, rows](value, count, of, mean_CS, S, K, SUMMED, num_warps=WARPS)
+    _heads[rows,](count, of, own_S, base_CS, word_CW, S, words, block, num_warps=WARPS)
     _send[grid](
-        x_CP, room.sent_CP, column, value, count, room.mean_CS, of, own_S, table.piece_K, room.width_CK, S, K,
-        x_CP.stride(0), room.sent_CP.stride(0), BLOCK, num_warps=WARPS,
+        x_CP, sent_CP, column, value, count, mean_CS, of, own_S, table.piece_K, width_CK, S, K,
+        x_CP.stride(0), sent_CP.stride(0), BLOCK, num_warps=WARPS,
     )  # fmt: skip
-    end_CK = room.width_CK.cumsum(1, dtype=torch.int32)
+    end_CK = width_CK.cumsum(1, dtype=torch.int32)
     widest = max(piece.golomb for piece in form.pieces)
     _entries[grid](
-        column, value, count, of, own_S, table.piece_K, room.base_CS, end_CK, room.word_CW, S, K, words, widest, BLOCK,
+        column, value, count, of, own_S, table.piece_K, base_CS, end_CK, word_CW, S, K, words, widest, BLOCK,
         num_warps=WARPS,
     )  # fmt: skip
-    byte_CB = room.word_CW.view(torch.uint8)
-    _finish[rows,](
-        room.mean_CS, room.base_CS, end_CK, byte_CB, room.length_C, S, K, 4 * words, block, num_warps=WARPS
-    )  # fmt: skip
-    return Coded(byte_CB, room.length_C, room.sent_CP)
+    byte_CB = word_CW.view(torch.uint8)
+    _finish[rows,](mean_CS, base_CS, end_CK, byte_CB, length_C, S, K, 4 * words, block, num_warps=WARPS)
+    return Coded(byte_CB, length_C, sent_CP)

@@ -1,0 +1,247 @@
+"""Three outcomes of a claim, and how many seeds would decide an open one: against scipy and a simulation."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from rich.console import Console
+from scipy import stats
+
+from turnout.statistics import LEVEL, seeds_to_decide, seeds_to_sign, sign_test
+from turnout_papers.studies.adam import BytesSpent, cheaper
+from turnout_papers.studies.claims import Claim, above, better, either, no_worse, same, sooner, within
+from turnout_papers.studies.running import Findings
+from turnout_papers.studies.study import StudyPlan
+from turnout_papers.studies.tables import markdown, show, tally
+
+seeds = st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=12)
+
+
+def with_moments(mean: float, deviation: float, n: int) -> dict[int, float]:
+    """n values of exactly this mean and standard deviation."""
+    value = np.random.default_rng(n).normal(size=n)
+    value = (value - value.mean()) / value.std(ddof=1)
+    return dict(enumerate((mean + deviation * value).tolist()))
+
+
+# -- outcomes
+
+
+@given(seeds)
+def test_the_bound_decides_on_either_side(values: list[float]) -> None:
+    assume(max(values) - min(values) > 1e-2)
+    claim, opposite = above("up", dict(enumerate(values))), above("down", {s: -v for s, v in enumerate(values)})
+    greater, less = (stats.ttest_1samp(values, 0.0, alternative=side).pvalue for side in ("greater", "less"))
+    assume(all(not math.isclose(p, 1 - LEVEL, abs_tol=1e-6) for p in (greater, less)))
+    expected = "holds" if greater < 1 - LEVEL else "refuted" if less < 1 - LEVEL else "undecided"
+    assert claim.outcome == expected
+    assert (claim.holds, claim.refuted) == (opposite.refuted, opposite.holds)
+    assert (claim.seeds_needed is None) or expected == "undecided"
+
+
+def test_a_margin_moves_both_sides() -> None:
+    level = dict.fromkeys(range(3), 10.0)
+    value = {0: 9.0, 1: 10.0, 2: 11.0}  # 0 ± 1.686
+    assert no_worse("no worse", value, level, margin=1.7).outcome == "holds"
+    assert no_worse("no worse", value, level, margin=1.6).outcome == "undecided"
+    assert no_worse("no worse", {s: v - 4 for s, v in value.items()}, level, margin=2.0).outcome == "refuted"
+    assert no_worse("no worse", {s: v - 4 for s, v in value.items()}, level, margin=2.5).outcome == "undecided"
+    assert within("close", value, level, margin=1.7).outcome == "holds"
+    assert within("close", value, level, margin=1.6).outcome == "undecided"
+    for far in (4.0, -4.0):
+        assert within("close", {s: v + far for s, v in value.items()}, level, margin=2.0).outcome == "refuted"
+
+
+def test_what_is_equal_in_every_seed_is_not_better() -> None:
+    equal = dict.fromkeys(range(5), 3.0)
+    assert better("better", equal, equal).outcome == "refuted"
+    assert no_worse("no worse", equal, equal, margin=0.5).outcome == "holds"
+
+
+def test_one_seed_or_a_missing_number_leaves_a_claim_open() -> None:
+    for value in ({}, {0: 5.0}, {0: 5.0, 1: math.nan}):
+        claim = above("above", value)
+        assert (claim.outcome, claim.seeds_needed) == ("undecided", None)
+        assert claim.evidence.startswith("cannot decide")
+    assert Claim("a", False, "not run: no data").outcome == "not run"
+
+
+def test_agreement_to_rounding_holds_or_not() -> None:
+    a = {0: 80.0, 1: 70.0}
+    assert same("agree", {"A": a, "B": a}, tolerance=0.1).outcome == "holds"
+    assert same("agree", {"A": a, "B": {0: 80.0, 1: 71.0}}, tolerance=0.1).outcome == "refuted"
+    assert same("agree", {"A": a, "B": {0: math.nan, 1: 71.0}}, tolerance=0.1).outcome == "undecided"
+
+
+def test_the_sign_test_refutes_too() -> None:
+    early, late = dict.fromkeys(range(5), 10), dict.fromkeys(range(5), None)
+    assert sooner("sooner", early, late, last=50).outcome == "holds"
+    refuted = sooner("sooner", late, early, last=50)
+    assert refuted.outcome == "refuted"
+    assert "(sign test p = 1, of the opposite 0.031)" in refuted.evidence
+    mixed = {0: 10, 1: 10, 2: 60, 3: 10, 4: 10}
+    undecided = sooner("sooner", mixed, dict.fromkeys(range(5), 20), last=50)
+    assert (undecided.outcome, undecided.seeds_needed) == ("undecided", seeds_to_sign(4, 1, 5))
+    cheap, dear = ({s: BytesSpent(b, True) for s in range(5)} for b in (2, 3))
+    assert cheaper("saves", cheap, dear).outcome == "holds"
+    assert cheaper("saves", dear, cheap).outcome == "refuted"
+    assert cheaper("saves", cheap, cheap).outcome == "undecided"
+
+
+def test_one_of_several_is_refuted_where_all_are() -> None:
+    yes, no, open_ = Claim("a", True, "so"), Claim("b", False, "not so", True), Claim("c", False, "?", False, 12)
+    assert either("one", [yes, no]).outcome == "holds"
+    assert either("none", [no, no]).outcome == "refuted"
+    assert either("perhaps", [no, open_]).outcome == "undecided"
+    assert either("perhaps", [no, open_]).seeds_needed == 12
+    assert either("perhaps", [open_, Claim("d", False, "?", False, 30)]).seeds_needed == 30
+    assert either("perhaps", [open_, Claim("d", False, "cannot decide")]).seeds_needed is None
+    assert either("perhaps", [no, open_]).evidence == "b: refuted (not so); c: undecided (?)"
+
+
+# -- how many seeds
+
+
+@given(mean=st.floats(0.05, 5.0), deviation=st.floats(0.05, 5.0), sign=st.sampled_from([1, -1]))
+def test_the_fewest_seeds_at_which_the_bound_excludes_the_margin(mean: float, deviation: float, sign: int) -> None:
+    found = seeds_to_decide(sign * mean, deviation)
+    assume(found is not None and found < 3000)
+
+    def bound(n: int) -> float:
+        return mean - stats.t.ppf(LEVEL, n - 1) * deviation / math.sqrt(n)
+
+    assert bound(found) > -1e-9
+    assert found == 2 or bound(found - 1) < 1e-9
+
+
+def test_what_never_or_hardly_ever_decides() -> None:
+    assert seeds_to_decide(0.0, 1.0) is None
+    assert seeds_to_decide(1e-9, 1.0) is None
+    assert seeds_to_decide(1.0, 0.0) == 2
+    assert seeds_to_decide(0.0, 0.0) is None
+    assert seeds_to_sign(3, 3, 6) is None
+    assert seeds_to_sign(0, 0, 4) is None
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(1.0, 3.0), (0.4, 1.0), (-0.5, 1.2)])
+def test_with_so_many_seeds_about_half_of_all_studies_decide(mean: float, deviation: float) -> None:
+    """If mean and deviation are as observed, the bound is as often past the margin as short of it (t's own power)."""
+    n = seeds_to_decide(mean, deviation)
+    value = np.random.default_rng(0).normal(mean, deviation, size=(4000, n))
+    reach = stats.t.ppf(LEVEL, n - 1) * value.std(axis=1, ddof=1) / math.sqrt(n)
+    decided = np.mean(np.sign(mean) * value.mean(axis=1) > reach)
+    power = stats.nct.sf(stats.t.ppf(LEVEL, n - 1), n - 1, abs(mean) / deviation * math.sqrt(n))
+    assert decided == pytest.approx(power, abs=0.025)
+    assert 0.45 < decided < 0.62
+
+
+@given(mean=st.floats(-2, 2), deviation=st.floats(0.2, 3.0), n=st.integers(3, 9), margin=st.sampled_from([0.0, 1.0]))
+def test_an_open_claim_is_decided_by_as_many_seeds_as_it_says(
+    mean: float, deviation: float, n: int, margin: float
+) -> None:
+    rules = {
+        "above": lambda value: above("a", value, margin),
+        "within": lambda value: within("a", value, dict.fromkeys(value, 0.0), margin + 0.5),
+    }
+    for rule in rules.values():
+        claim = rule(with_moments(mean, deviation, n))
+        if claim.outcome != "undecided" or claim.seeds_needed is None or claim.seeds_needed > 2000:
+            continue
+        assert claim.seeds_needed > n
+        assert f"{claim.seeds_needed:,} seeds would decide it" in claim.evidence
+        # A little off the edge, where rounding decides.
+        assert rule(with_moments(mean, deviation * 0.999, claim.seeds_needed)).outcome != "undecided"
+        if claim.seeds_needed - 1 > n:
+            assert rule(with_moments(mean, deviation * 1.001, claim.seeds_needed - 1)).outcome == "undecided"
+
+
+@given(wins=st.integers(0, 12), losses=st.integers(0, 12), ties=st.integers(0, 5))
+def test_signs_in_the_same_proportion_decide(wins: int, losses: int, ties: int) -> None:
+    n = wins + losses + ties
+    assume(wins != losses)
+    assume(min(sign_test(wins, losses), sign_test(losses, wins)) > 1 - LEVEL)
+    found = seeds_to_sign(wins, losses, n)
+    if found is None:
+        return
+
+    def p(seeds: int) -> float:
+        scaled = [round(seeds * count / n) for count in (max(wins, losses), min(wins, losses))]
+        return float(stats.binomtest(scaled[0], max(1, sum(scaled)), alternative="greater").pvalue)
+
+    assert found > n
+    assert p(found) <= 1 - LEVEL
+    assert all(p(fewer) > 1 - LEVEL for fewer in range(n, found))
+
+
+def test_an_open_claim_says_so_in_words() -> None:
+    claim = above("above", {0: 3.0, 1: -1.0, 2: 2.0}, unit="points")
+    assert claim.seeds_needed == 9  # by hand: 1.33 > t(95 %, 8) · 2.08 / √9 = 1.29, and 1.40 with 8
+    assert claim.evidence.endswith("; undecided: if it goes on like this, 9 seeds would decide it, for the claim")
+    against = above("above", {0: -3.0, 1: 1.0, 2: -2.0}, unit="points")
+    assert against.evidence.endswith("; undecided: if it goes on like this, 9 seeds would decide it, against the claim")
+    far = above("far", {0: 1.0, 1: -0.999999, 2: 0.0})
+    assert far.evidence.endswith("more seeds than can be run would decide it, for the claim")
+    assert above("level", {0: 1.0, 1: -1.0, 2: 0.0}).evidence.endswith("; undecided: level")
+
+
+# -- as people and programs read it
+
+
+FINDINGS = Findings(
+    "bias",
+    "smoke",
+    [],
+    [
+        Claim("first", True, "so"),
+        Claim("second", False, "the other way", refuted=True),
+        Claim("third", False, "who knows", seeds_needed=17),
+        Claim("fourth", False, "not run: no data"),
+    ],
+    1.0,
+)
+
+
+def test_the_terminal_and_the_page_have_three_words() -> None:
+    assert tally(FINDINGS) == "1 of 3 claims hold, 1 refuted, 1 undecided (1 not run)"
+    page = markdown(FINDINGS, StudyPlan([]))
+    assert "| outcome | claim | evidence |" in page
+    for line in ("| holds | first |", "| refuted | second |", "| undecided | third |", "- not run: 1 claims, no data"):
+        assert line in page
+    screen = io.StringIO()
+    show(FINDINGS, StudyPlan([]), Console(file=screen, width=140))
+    words = [line.split("  ")[0].strip() for line in screen.getvalue().splitlines()]
+    assert [w for w in words if w in ("holds", "refuted", "undecided")] == ["holds", "refuted", "undecided"]
+
+
+def test_json_says_the_outcome_and_is_read_back() -> None:
+    found = json.loads(FINDINGS.to_json())["claims"]
+    assert [claim["outcome"] for claim in found] == ["holds", "refuted", "undecided", "not run"]
+    assert [claim["holds"] for claim in found] == [True, False, False, False]
+    assert [claim["seeds_needed"] for claim in found] == [None, None, 17, None]
+    assert Findings.from_json(FINDINGS.to_json()) == FINDINGS
+    old = {"claim": "x", "holds": False, "evidence": "mean -1"}  # what earlier versions wrote
+    before = json.dumps({"study": "bias", "scale": "smoke", "rows": [], "claims": [old], "seconds": 1.0})
+    assert Findings.from_json(before).claims[0].outcome == "undecided"
+
+
+@given(st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=20))
+def test_a_claim_holds_where_the_one_sided_t_test_says_so(values: list[float]) -> None:
+    assume(max(values) - min(values) > 1e-2)
+    p = stats.ttest_1samp(values, 0.0, alternative="greater").pvalue
+    assume(not math.isclose(p, 1 - LEVEL, abs_tol=1e-6))
+    assert above("the mean is above 0", dict(enumerate(values))).holds == (p < 1 - LEVEL)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=15))
+def test_sooner_is_the_sign_test_without_ties(rounds: list[tuple[int, int]]) -> None:
+    differ = [(a, b) for a, b in rounds if a != b]
+    assume(differ)
+    p = stats.binomtest(sum(a < b for a, b in differ), len(differ), alternative="greater").pvalue
+    ours, theirs = ({seed: pair[i] for seed, pair in enumerate(rounds)} for i in (0, 1))
+    assert sooner("ours is sooner", ours, theirs, last=20).holds == (p <= 1 - LEVEL)

@@ -1,0 +1,1 @@
+"""Recipes and studies of the five papers that Turnout implements: `turnout study`, `turnout run RECIPE`."""

@@ -1,0 +1,110 @@
+"""Flexible device participation (Ruan, Zhang, Liang, Joe-Wong, AISTATS 2021): schemes A, B, C; arrivals; departures.
+
+Devices finish part of the work, each after one of the paper's traces. Scheme A counts complete work only, B every
+update as it is, C scaled by E / s; under B and C the share of an absent device keeps the old model. The settings are
+those of Table 3; what the paper leaves open (E, the largest size) is a parameter here. The recipe `participation`, on
+SYNTHETIC, is one of the core.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import turnout.models as models
+from turnout.data import EMNIST, MNIST, Equal, Pareto, Synthetic
+from turnout.data.partition import IID, OneLabel
+from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
+from turnout.parts.local import Local
+from turnout.parts.membership.policy import Membership
+from turnout.parts.optimizers import SGD
+from turnout.parts.schedules import InverseClock
+from turnout.parts.weighting import ByWork
+from turnout.recipes import compare_schemes
+from turnout.world.events import Event, Join, Leave
+from turnout.world.participation import Traces
+
+# One label a device; the official test set is dealt to the devices, so that it follows who is there.
+ONE_LABEL: dict[str, Any] = {"partition": OneLabel(), "test_share": 0.0, "local_test": "official"}
+
+
+def mnist_participation(
+    traces: int = 5, iid: bool = False, clients: int = 100, epochs: int = 5, cap: int = 2000, rounds: int = 200
+) -> dict[str, Experiment]:
+    """Schemes A, B, C on MNIST, 100 devices with one label each, two hidden layers of 200 (Table 3)."""
+    data = MNIST(clients=clients, partition=IID() if iid else OneLabel(), sizes=Pareto(cap=cap), test_share=0.0)
+    world = World(data, Traces(first=traces))
+    return compare_schemes(world, models.MLP(200, 200), lr=2e-3, batch_size=10, epochs=epochs, rounds=rounds)
+
+
+def emnist_participation(
+    traces: int = 5, iid: bool = False, clients: int = 62, epochs: int = 5, cap: int = 2000, rounds: int = 200
+) -> dict[str, Experiment]:
+    """Schemes A, B, C on EMNIST, 62 devices with one label each, a CNN (Table 3)."""
+    data = EMNIST(clients=clients, partition=IID() if iid else OneLabel(), sizes=Pareto(cap=cap), test_share=0.0)
+    world = World(data, Traces(first=traces))
+    return compare_schemes(world, models.mcmahan_cnn(), lr=5e-4, batch_size=10, epochs=epochs, rounds=rounds)
+
+
+def arrival(
+    at: int = 30, clients: int = 30, samples: int = 125, epochs: int = 5, rounds: int = 70
+) -> dict[str, Experiment]:
+    """Fast and vanilla reboot on SYNTHETIC(1,1): the last of 30 devices joins in round `at` (Table 4)."""
+    data = Synthetic(clients=clients, sizes=Equal(samples), test_share=0.2)
+    return _reboots(data, models.Logistic(), 1.0, 20, (Join(clients - 1, at),), epochs, rounds)
+
+
+def mnist_arrival(
+    at: int = 30, clients: int = 10, samples: int = 600, epochs: int = 5, rounds: int = 150
+) -> dict[str, Experiment]:
+    """Fast and vanilla reboot on MNIST: the last of ten devices with one label each joins in round `at` (Table 4)."""
+    data = MNIST(clients=clients, sizes=Equal(samples), **ONE_LABEL)
+    return _reboots(data, models.MLP(200, 200), 2e-3, 10, (Join(clients - 1, at),), epochs, rounds)
+
+
+def mnist_arrivals(first: int = 100, apart: int = 50, samples: int = 600, rounds: int = 250) -> dict[str, Experiment]:
+    """Seven devices on MNIST, and three more at intervals (Figure 5)."""
+    data = MNIST(clients=10, sizes=Equal(samples), **ONE_LABEL)
+    return _reboots(data, models.MLP(200, 200), 2e-3, 10, _three_more(first, apart), 5, rounds)
+
+
+def emnist_arrival(
+    at: int = 30, clients: int = 10, samples: int = 250, epochs: int = 5, rounds: int = 150
+) -> dict[str, Experiment]:
+    """Fast and vanilla reboot on EMNIST: the last of ten devices with one label each joins in round `at` (Table 4)."""
+    data = EMNIST(clients=clients, sizes=Equal(samples), **ONE_LABEL)
+    return _reboots(data, models.mcmahan_cnn(), 5e-4, 10, (Join(clients - 1, at),), epochs, rounds)
+
+
+def emnist_arrivals(first: int = 100, apart: int = 50, samples: int = 250, rounds: int = 250) -> dict[str, Experiment]:
+    """Seven devices on EMNIST, and three more at intervals (Figure 5)."""
+    data = EMNIST(clients=10, sizes=Equal(samples), **ONE_LABEL)
+    return _reboots(data, models.mcmahan_cnn(), 5e-4, 10, _three_more(first, apart), 5, rounds)
+
+
+def _three_more(first: int, apart: int) -> tuple[Event, ...]:
+    """The last three of ten devices join one after another."""
+    return tuple(Join(7 + i, first + i * apart) for i in range(3))
+
+
+def departure(
+    at: int = 30, spread: float = 1.0, clients: int = 30, samples: int = 125, epochs: int = 5, rounds: int = 110
+) -> dict[str, Experiment]:
+    """Include, exclude or decide on SYNTHETIC(α, β), α = β = `spread`: one of 30 devices leaves in round `at`."""
+    data = Synthetic(spread, spread, clients, sizes=Equal(samples), test_share=0.2)
+    made = _reboots(data, models.Logistic(), 1.0, 20, (Leave(clients - 1, at),), epochs, rounds)["fast-reboot"]
+    ways = ("include", "exclude", "decide")
+    return {leave: made.but(**{"algorithm.membership": Membership(leave=leave)}) for leave in ways}
+
+
+def _reboots(
+    data: DataSpec, model: Model, lr: float, batch_size: int, events: tuple[Event, ...], epochs: int, rounds: int
+) -> dict[str, Experiment]:
+    """The setting of sections 5.3 and 5.4: scheme C, the first five traces, equal sizes, η0 / (clock + 1)."""
+    local = Local(SGD(lr=lr), epochs=epochs, batch_size=batch_size, schedule=InverseClock())
+    world = World(data, Traces(first=5), events)
+    return {
+        join: Experiment(
+            world, model, Algorithm(local, weighting=ByWork(), membership=Membership(join=join)), rounds=rounds
+        )
+        for join in ("fast-reboot", "vanilla")
+    }

@@ -1,0 +1,241 @@
+"""MTFL, Table 1: rounds (and bytes) to a target, tuned FedAvg against distributed Adam.
+
+E and FedAvg's learning rate are chosen on seeds of their own; then both methods are judged on others. FedAdam sends
+three times as much a round, so bytes to the target are compared beside the rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import turnout.models as models
+from turnout.data import CIFAR10, MNIST, Digits
+from turnout.experiment import Algorithm, Experiment, Model, Stop, World
+from turnout.settings import InProcess
+from turnout_papers.recipes import ONE_CORE
+from turnout_papers.recipes.multitask import adam, asking, sgd, table_1
+from turnout_papers.studies.claims import Claim, by_signs, censored, sooner
+from turnout_papers.studies.drawing import WAYS, Chart, band, one_picture, spent
+from turnout_papers.studies.published import TABLE_1_ADAM
+from turnout_papers.studies.study import TUNING_SEEDS, Curve, Curves, Part, ResultRow, Study, StudyPlan, choose, row
+
+METHODS = ("FedAvg", "FedAdam")
+
+
+@dataclass(frozen=True)
+class AdamSize:
+    """How large the study is at one scale: E in `epochs` and FedAvg's rate in `rates` are chosen on `tuning` seeds."""
+
+    data: tuple[str, ...]
+    clients: tuple[int, ...]
+    rounds: int
+    epochs: tuple[int, ...]
+    rates: tuple[float, ...]
+    tuning: int
+    seeds: int
+
+
+SIZES = {
+    "smoke": AdamSize(("digits",), (20,), 3, (1,), (0.1, 0.3), tuning=1, seeds=2),
+    "small": AdamSize(("digits",), (20, 40), 180, (1, 5), (0.1, 0.3, 1.0, 3.0), tuning=2, seeds=5),
+    "paper": AdamSize(("MNIST", "CIFAR"), (200, 400), 200, (1, 3), (0.1, 0.3, 1.0), tuning=1, seeds=5),
+}
+TARGETS = {"digits": 0.9, "MNIST": 0.95, "CIFAR": 0.55}
+DATA = {"digits": Digits, "MNIST": MNIST, "CIFAR": CIFAR10}
+MODELS: dict[str, Model] = {
+    "digits": models.MLP(32, 32, batch_norm=(1,)), "MNIST": models.mtfl_mnist_mlp(), "CIFAR": models.mtfl_cifar_cnn(),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TargetCase:
+    """A cell of Table 1; `share` of the clients take part in a round."""
+
+    data: str
+    clients: int
+    share: float
+    iid: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.data} {'IID' if self.iid else 'non-IID'} W={self.clients} C={self.share:g}"
+
+
+@dataclass(frozen=True)
+class TunedSetting:
+    """The settings that are tuned; the rate is FedAvg's."""
+
+    method: str
+    epochs: int
+    rate: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} E={self.epochs}" + ("" if self.rate is None else f" lr={self.rate:g}")
+
+
+def cases(scale: str) -> list[TargetCase]:
+    size = SIZES[scale]
+    grid = [(d, iid, w, c) for d in size.data for iid in (True, False) for w in size.clients for c in (0.5, 1.0)]
+    return [TargetCase(data, clients, share, iid) for data, iid, clients, share in grid]
+
+
+def settings(scale: str) -> list[TunedSetting]:
+    size = SIZES[scale]
+    tuned = [TunedSetting("FedAvg", epochs, rate) for epochs in size.epochs for rate in size.rates]
+    return tuned + [TunedSetting("FedAdam", epochs) for epochs in size.epochs]
+
+
+def experiment(case: TargetCase, setting: TunedSetting, rounds: int) -> Experiment:
+    """One run; it stops at the target, as later rounds are not used."""
+    local = adam(setting.epochs) if setting.rate is None else sgd(setting.rate, setting.epochs)
+    return Experiment(
+        world=World(DATA[case.data](clients=case.clients, partition=table_1(case.iid), test_share=0.0)),
+        model=MODELS[case.data],
+        algorithm=Algorithm(local=local, selection=asking(case.share), nonfinite="absent"),
+        rounds=rounds,
+        stop=Stop(target=TARGETS[case.data]),
+        runtime=ONE_CORE if case.data == "digits" else InProcess(),
+    )
+
+
+def plan(scale: str) -> StudyPlan:
+    """The runs that settings are chosen on; `judged` gives those that are compared."""
+    size = SIZES[scale]
+    variants = {
+        variant(case, setting.name): experiment(case, setting, size.rounds)
+        for case in cases(scale)
+        for setting in settings(scale)
+    }
+    notes = [
+        "FedAdam is the paper's name for distributed Adam; its authors' later code calls it FedAvg-Adam",
+        f"E in {size.epochs} and FedAvg's learning rate in {size.rates} chosen on "
+        f"{size.tuning} seed{'s' if size.tuning > 1 else ''} from {TUNING_SEEDS} on, judged on {size.seeds} others; "
+        "batches of 20 (authors' code)",
+        f"a run ends at its target ({', '.join(f'{d} {100 * TARGETS[d]:g} %' for d in size.data)} of central accuracy) "
+        f"or after {size.rounds} rounds, "
+        f"which counts as such: FedAvg may spend the bytes of {size.rounds // 3} of FedAdam's",
+    ]
+    shrunk = "8x8 digits, two hidden layers of 32, fewer clients; the published columns are W = 200"
+    cost = "for its cost: of the paper's E = 1 to 5 only these two are tried, and one seed is tuned on"
+    return StudyPlan.at(scale, [Part("tuning", variants, size.tuning, TUNING_SEEDS)], notes, shrunk, [cost])
+
+
+def variant(case: TargetCase, what: str) -> str:
+    return f"{case.name} {what}"
+
+
+def chosen(scale: str, case: TargetCase, method: str, curves: Curves) -> TunedSetting | None:
+    """The setting of fewest rounds on the tuning seeds (of equal ones the highest accuracy), of those that ran."""
+    own = {variant(case, s.name): s for s in settings(scale) if s.method == method}
+
+    def score(curve: Curve) -> float:
+        rounds = curve.rounds_to(TARGETS[case.data])
+        return -float(SIZES[scale].rounds if rounds is None else rounds) + 0.5 * float(curve.value_T[-1])
+
+    return choose(curves, own, score, SIZES[scale].seeds)
+
+
+def judged(scale: str, curves: Curves) -> list[Part]:
+    """Both methods with their chosen settings, on seeds they were not chosen on."""
+    size, variants = SIZES[scale], {}
+    for case in cases(scale):
+        for method in METHODS:
+            setting = chosen(scale, case, method, curves)
+            if setting is not None:
+                variants[variant(case, method)] = experiment(case, setting, size.rounds)
+    return [Part("judged", variants, size.seeds)] if variants else []
+
+
+def rounds_by_seed(curves: Curves, case: TargetCase, what: str) -> dict[int, int | None]:
+    return {s: curve.rounds_to(TARGETS[case.data]) for s, curve in curves.curves[variant(case, what)].items()}
+
+
+@dataclass(frozen=True)
+class BytesSpent:
+    """Bytes both ways up to the target, or (not `reached`) all that were spent without reaching it."""
+
+    bytes: int
+    reached: bool
+
+    def less_than(self, other: BytesSpent) -> bool:
+        """Whether the target took fewer bytes here. A run that never reached it needs more than it spent."""
+        return self.reached and self.bytes < other.bytes
+
+
+def bytes_by_seed(curves: Curves, case: TargetCase, what: str) -> dict[int, BytesSpent]:
+    by_round, found = spent(curves, variant(case, what)), {}
+    for seed, rounds in rounds_by_seed(curves, case, what).items():
+        until = by_round[seed][:rounds]  # all of them where the target was not reached
+        found[seed] = BytesSpent(int(until[-1]) if len(until) else 0, rounds is not None)
+    return found
+
+
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
+    found = []
+    for case in cases(scale):
+        for method in METHODS:
+            published = TABLE_1_ADAM.get((case.data, case.iid, case.clients, case.share, method))
+            setting = chosen(scale, case, method, curves)
+            if setting is None or not curves.has(variant(case, method)):
+                found.append(row(case.name, f"rounds {method}", None, published))
+                continue
+            rounds = censored(rounds_by_seed(curves, case, method), SIZES[scale].rounds)
+            found.append(row(case.name, f"rounds {method}", rounds, published))
+            found.append(
+                ResultRow(case.name, f"chosen {method}", setting.name.removeprefix(f"{method} "), None, 0, None)
+            )
+            sent = bytes_by_seed(curves, case, method)
+            found.append(row(case.name, f"MB {method}", {s: b.bytes / 1e6 for s, b in sent.items()}))
+    return found
+
+
+def claims(scale: str, curves: Curves) -> list[Claim]:
+    """For each non-IID scenario one claim about rounds and one about bytes."""
+    found = []
+    for case in (c for c in cases(scale) if not c.iid):
+        names = [variant(case, what) for what in (*METHODS, *(setting.name for setting in settings(scale)))]
+        words = f"{case.name}: FedAdam reaches {100 * TARGETS[case.data]:g} % in fewer {{}} than the tuned FedAvg"
+        if not curves.has(*names[:2]):
+            found += [Claim(words.format(w), False, curves.why_missing(*names)) for w in ("rounds", "bytes")]
+            continue
+        theirs, ours = (rounds_by_seed(curves, case, method) for method in METHODS)
+        found.append(sooner(words.format("rounds"), ours, theirs, SIZES[scale].rounds))
+        found.append(cheaper(words.format("bytes"), *(bytes_by_seed(curves, case, m) for m in reversed(METHODS))))
+    return found
+
+
+def cheaper(claim: str, ours: dict[int, BytesSpent], theirs: dict[int, BytesSpent]) -> Claim:
+    """Fewer bytes to the target, by the sign test; a seed in which that cannot be decided counts for neither side.
+
+    >>> cheaper("saves", {s: BytesSpent(2, True) for s in range(5)}, {s: BytesSpent(3, False) for s in range(5)}).holds
+    True
+    """
+    wins = sum(ours[seed].less_than(theirs[seed]) for seed in ours)
+    losses = sum(theirs[seed].less_than(ours[seed]) for seed in ours)
+    never = [sum(not s.reached for s in side.values()) for side in (ours, theirs)]
+    counts = f"fewer in {wins} of {len(ours)} seeds, more in {losses}, undecided in {len(ours) - wins - losses}"
+    reached = f"never reached: ours {never[0]}, theirs {never[1]}, which took more than was spent"
+    return by_signs(claim, wins, losses, len(ours), counts, reached)
+
+
+def pictures(scale: str, curves: Curves) -> dict[str, str]:
+    """FedAvg's sensitivity: rounds to the target over its learning rate, on the tuning seeds, FedAdam beside it."""
+    size = SIZES[scale]
+    charts: list[Chart] = []
+    for case in cases(scale):
+        if not curves.has(*(variant(case, s.name) for s in settings(scale))):
+            continue
+        lines = {f"FedAvg E={e}": [TunedSetting("FedAvg", e, rate).name for rate in size.rates] for e in size.epochs}
+        best = chosen(scale, case, "FedAdam", curves)
+        if best is not None:
+            lines[best.name] = [best.name] * len(size.rates)
+        series = []
+        for i, (label, names) in enumerate(lines.items()):
+            rounds = [censored(rounds_by_seed(curves, case, name), size.rounds) for name in names]
+            series.append(band(label, list(size.rates), rounds, i))
+        charts.append((f"{case.name}: rounds to the target", "FedAvg's learning rate", series))
+    return one_picture("sensitivity.svg", charts, log=True)
+
+
+STUDY = Study("adam", __doc__, "global_accuracy", plan, rows, claims, pictures, WAYS, then=judged)

@@ -1,0 +1,176 @@
+"""EFL, §3.2: accuracy against bytes with sparse ternary messages both ways.
+
+The paper claims that messages of a sign and a place cost little accuracy. Dense, 8-bit, top-k and sparse ternary
+messages in one world, both ways, catch-up after absences counted; sparse ternary also with the elastic term, whose u
+and v the paper sends dense and does not count. Beside them Algorithm 1 as printed, and how far a constant update gets
+with it. A run's accuracy is its mean over the last fifth of the rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from turnout.experiment import Experiment
+from turnout.layout import Slot
+from turnout.parts.compression.base import Compression, Sending
+from turnout.parts.compression.ternary import LiteralTernary, SparseTernary
+from turnout.parts.terms.elastic import Elastic
+from turnout_papers.recipes.elastic import cifar_compression, compression, mnist_compression
+from turnout_papers.studies.claims import Claim, above
+from turnout_papers.studies.drawing import WAYS, bytes_chart, megabytes, sheet, times_fewer
+from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan, in_tf32, last_fifth, row
+
+MARGIN = 2.0  # points of accuracy
+FEWER = 20.0  # times fewer bytes
+PRINTED = "Algorithm 1 as printed"
+
+
+@dataclass(frozen=True)
+class MessageCase:
+    """One data set: the share of entries that is sent (`keep`), and another `beside` it."""
+
+    data: str
+    keep: float
+    beside: float
+    rounds: int
+    seeds: int
+    clients: int
+
+    def variant(self, way: str) -> str:
+        return f"{self.data}: {way}"
+
+    @property
+    def ternary(self) -> str:
+        return f"ternary {self.keep:.0%}"
+
+
+SIZES = {
+    "smoke": [MessageCase("Digits", 0.05, 0.01, 4, 2, 8)],
+    "small": [MessageCase("Digits", 0.05, 0.01, 100, 5, 20)],
+    "paper": [MessageCase("MNIST", 0.01, 0.001, 200, 5, 100), MessageCase("CIFAR-10", 0.01, 0.001, 100, 3, 100)],
+}
+RECIPES = {"Digits": compression, "MNIST": mnist_compression, "CIFAR-10": cifar_compression}
+
+
+def recipe(case: MessageCase) -> dict[str, Experiment]:
+    """The recipe's experiments; on CIFAR-10 products are rounded to TF32, where a GPU does that."""
+    made = RECIPES[case.data](keep=case.keep, clients=case.clients, rounds=case.rounds)
+    return in_tf32(made) if case.data == "CIFAR-10" else made
+
+
+def experiments(case: MessageCase) -> dict[str, Experiment]:
+    made = recipe(case)
+    dense, ternary = made["dense"], made["ternary"]
+    found = {"dense": dense, "8 bits": made["8 bits"], f"top-k {case.keep:.0%}": made["top-k"], case.ternary: ternary}
+    found[f"ternary {case.beside:.1%}"] = dense.but(**{"algorithm.compression": SparseTernary(case.beside)})
+    return found
+
+
+def elastic(case: MessageCase) -> dict[str, Experiment]:
+    """Ternary messages with the elastic term: its u and v as the paper sends them, or the largest now and then."""
+    ternary = recipe(case)["ternary"]
+    whole = Elastic(0.1, samples=16, reduce="mean")
+    few = replace(whole, fisher_every=5, fisher_keep=case.keep)
+    return {
+        f"{case.ternary} and u, v": ternary.but(**{"algorithm.terms": (whole,)}),
+        f"{case.ternary} and {case.keep:.0%} of u, v, every 5 rounds": ternary.but(**{"algorithm.terms": (few,)}),
+    }
+
+
+def printed(case: MessageCase) -> dict[str, Experiment]:
+    """Algorithm 1 as printed. It diverges, so clients whose updates are not finite count as absent."""
+    dense = recipe(case)["dense"]
+    literal = {"algorithm.compression": LiteralTernary(case.keep), "algorithm.nonfinite": "absent"}
+    return {PRINTED: dense.but(**literal)}
+
+
+def plan(scale: str) -> StudyPlan:
+    parts = []
+    for case in SIZES[scale]:
+        for name, made, seeds in (
+            (case.data, experiments(case), case.seeds),
+            (f"{case.data} with u and v", elastic(case), min(3, case.seeds)),
+            (f"{case.data} as printed", printed(case), 2),
+        ):
+            parts.append(Part(name, {case.variant(way): e for way, e in made.items()}, seeds))
+    case = SIZES[scale][0]
+    notes = [
+        f"{case.clients} clients, half of them away every round, scheme C; the paper gives no share, rate or rounds",
+        "bytes: everything that travels, the first download of the whole model and catch-up after absences included",
+        "u, v: the elastic term with λ = 0.1, mean over reporters; its bytes are counted, which the paper does not do",
+        "constant update: one client that wants to move the same way for ever; 1 is as far as it should get",
+    ]
+    cifar = "CIFAR-10: the simplified VGG11, five classes a client, TF32"
+    return StudyPlan.at(scale, parts, notes, "8x8 digits and a small CNN", [cifar])
+
+
+def overshoot(compression: Compression, rounds: int) -> float:
+    """How far a constant update of one client gets, against the sum of what it wanted to move.
+
+    >>> overshoot(SparseTernary(1.0), 2) < 1.1
+    True
+    """
+    slots, generator = (Slot("w", (1000,), 0, 1000),), torch.Generator().manual_seed(0)
+    update_1P = torch.randn(1, 1000, generator=generator)
+    kept = {name: value[None] for name, value in compression.residuals(slots).items()}
+    state, moved_P = compression.begin(slots), torch.zeros(1000)
+    for t in range(rounds):
+        sending = Sending(t, 0, torch.zeros(1, dtype=torch.int64), slots)
+        message, kept = compression.encode(update_1P.clone(), kept, sending)
+        applied_P, state = compression.broadcast(compression.decode(message, sending, moved_P)[0], state, sending)
+        moved_P = moved_P + applied_P
+    return float(moved_P @ update_1P[0] / (rounds * update_1P[0] @ update_1P[0]))
+
+
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
+    found = []
+    for case in SIZES[scale]:
+        plain = case.variant("dense")
+        for name in (case.variant(way) for way in (*experiments(case), *elastic(case), PRINTED)):
+            if not curves.has(name, plain):
+                found.append(row(name, "accuracy", None))
+                continue
+            found.append(curves.row(name, "accuracy", name, last_fifth))
+            found += [row(name, f"MB {way.removeprefix('bytes_')}", megabytes(curves, name, (way,))) for way in WAYS]
+            found.append(row(name, "times fewer bytes than dense", times_fewer(curves, plain, name)))
+    rounds = 20 if scale == "smoke" else 400
+    for keep in (0.1, 0.01):
+        kinds: dict[str, Compression] = {"as printed": LiteralTernary(keep), "ternary": SparseTernary(keep)}
+        for way, kind in kinds.items():
+            words = f"constant update, {rounds} rounds, {keep:.0%} sent, {way}"
+            found.append(row(words, "times as far", {0: overshoot(kind, rounds)}))
+    return found
+
+
+def claims(scale: str, curves: Curves) -> list[Claim]:
+    found = []
+    for case in SIZES[scale]:
+        plain, ternary, literal = (case.variant(way) for way in ("dense", case.ternary, PRINTED))
+        words = (
+            f"{case.data}: sparse ternary both ways is no worse than dense by more than {MARGIN:g} points",
+            f"{case.data}: sparse ternary both ways takes at least {FEWER:g} times fewer bytes",
+            f"{case.data}: Algorithm 1 as printed is worse than with what is sent applied",
+        )
+        found += curves.undecided(words, plain, ternary, literal) or [
+            curves.better(words[0], ternary, plain, last_fifth, margin=MARGIN),
+            above(words[1], times_fewer(curves, plain, ternary, FEWER), unit=f"times beyond {FEWER:g}"),
+            # 0 where the model has diverged to NaN
+            curves.better(words[2], ternary, literal, lambda curve: float(np.nan_to_num(last_fifth(curve)))),
+        ]
+    return found
+
+
+def pictures(scale: str, curves: Curves) -> dict[str, str]:
+    """Accuracy over the bytes that have travelled."""
+    drawn = []
+    for case in SIZES[scale]:
+        names = {way: case.variant(way) for way in (*experiments(case), *elastic(case))}
+        if curves.has(*names.values()):
+            drawn.append(bytes_chart(curves, f"{case.data}: accuracy by bytes, up and down", names))
+    return {"bytes.svg": sheet(drawn)}
+
+
+STUDY = Study("bytes", __doc__, "global_accuracy", plan, rows, claims, pictures, WAYS)

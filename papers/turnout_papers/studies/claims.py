@@ -1,0 +1,171 @@
+"""How a study decides its claims: comparisons paired by seed, and nothing else.
+
+A claim holds iff the one-sided 95 % bound of the mean difference is above 0 (above -margin for "no worse"), and is
+refuted iff the bound of the other side is not. In between it is undecided, and the evidence says how many seeds would
+decide it, and which way, if mean and spread stay as observed. Rounds to a target are censored at the last round and
+compared by the sign test, either way. One seed or a missing number leaves a claim undecided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from turnout.errors import UserError
+from turnout.statistics import LEVEL, BySeed, difference, interval, seeds_to_decide, seeds_to_sign, sign_test
+from turnout.statistics import mean_over as mean_over
+
+HOLDS, REFUTED, UNDECIDED, NOT_RUN = "holds", "refuted", "undecided", "not run"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper, and whether our runs support it.
+
+    claim         the sentence
+    holds         whether they do
+    evidence      the numbers
+    refuted       whether they support the opposite
+    seeds_needed  how many seeds would decide an undecided claim, if mean and spread stay as they are
+    """
+
+    claim: str
+    holds: bool
+    evidence: str
+    refuted: bool = False
+    seeds_needed: int | None = None
+
+    @property
+    def ran(self) -> bool:
+        """Whether there was data to decide it with."""
+        return not self.evidence.startswith(NOT_RUN)
+
+    @property
+    def outcome(self) -> str:
+        """One of "holds", "refuted", "undecided" and "not run"."""
+        decided = HOLDS if self.holds else REFUTED if self.refuted else UNDECIDED
+        return decided if self.ran else NOT_RUN
+
+
+def above(claim: str, value: BySeed, margin: float = 0.0, unit: str = "") -> Claim:
+    """The mean is above -margin: its lower bound is. Refuted where its upper bound is not.
+
+    >>> [above("up", {0: 1.0 + a, 1: 2.0 + a, 2: 3.0 + a}).outcome for a in (0, -2, -4)]
+    ['holds', 'undecided', 'refuted']
+    """
+    if why := undecidable(value):
+        return Claim(claim, False, why)
+    found = interval(value)
+    wanted = "" if margin == 0 else f"; the lower end must be above {-margin:g}"
+    outcome, gap = (found.low > -margin, found.high <= -margin), found.mean + margin
+    return _decided(claim, outcome, found.text(unit) + wanted, gap, seeds_to_decide(gap, found.deviation))
+
+
+def _decided(claim: str, outcome: tuple[bool, bool], evidence: str, gap: float, seeds: int | None) -> Claim:
+    """A claim that is decided; an undecided one says how many seeds would decide it, and (by `gap`) which way."""
+    if any(outcome):
+        return Claim(claim, outcome[0], evidence, outcome[1])
+    number = f"{seeds:,} seeds" if seeds else "more seeds than can be run"
+    way = "for" if gap > 0 else "against"
+    words = f"{UNDECIDED}: if it goes on like this, {number} would decide it, {way} the claim"
+    return Claim(claim, False, f"{evidence}; {words if gap else f'{UNDECIDED}: level'}", False, seeds)
+
+
+def better(claim: str, ours: BySeed, theirs: BySeed, unit: str = "") -> Claim:
+    """Ours is larger than theirs, paired by seed."""
+    return above(claim, difference(ours, theirs), unit=unit)
+
+
+def no_worse(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str = "") -> Claim:
+    """Ours is larger than theirs, or smaller by less than a margin, paired by seed."""
+    return above(claim, difference(ours, theirs), margin, unit)
+
+
+def either(claim: str, options: Sequence[Claim]) -> Claim:
+    """At least one of several holds (each was decided by itself, so this is easier to meet than any of them)."""
+    evidence = "; ".join(f"{option.claim}: {option.outcome} ({option.evidence})" for option in options)
+    holds, refuted = any(option.holds for option in options), all(option.refuted for option in options)
+    needed = [o.seeds_needed for o in options if o.outcome == UNDECIDED and not holds]  # what decides all of them
+    known = [n for n in needed if n is not None]
+    return Claim(claim, holds, evidence, refuted, max(known) if known and len(known) == len(needed) else None)
+
+
+def within(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str = "") -> Claim:
+    """Ours and theirs differ by at most a margin: both one-sided bounds are inside it; refuted where both are out."""
+    value = difference(ours, theirs)
+    if why := undecidable(value):
+        return Claim(claim, False, why)
+    found = interval(value)
+    evidence = f"{found.text(unit)}; both ends must be within ±{margin:g}"
+    outcome = -margin <= found.low and found.high <= margin, found.low > margin or found.high < -margin
+    gap = margin - abs(found.mean)
+    return _decided(claim, outcome, evidence, gap, seeds_to_decide(gap, found.deviation))
+
+
+def same(claim: str, values: Mapping[str, BySeed], tolerance: float, unit: str = "") -> Claim:
+    """Several cases agree to rounding, in every seed: the largest difference is within the tolerance."""
+    names = list(values)
+    gaps = {n: difference(values[n], values[names[0]]) for n in names[1:]}
+    found = [abs(gap) for by_seed in gaps.values() for gap in by_seed.values()]
+    if not found or any(math.isnan(gap) for gap in found):
+        return Claim(claim, False, "cannot decide: numbers are missing")
+    holds, seeds = max(found) <= tolerance, len(values[names[0]])
+    evidence = f"largest difference of {', '.join(names)}: {max(found):.2g}{unit and ' ' + unit}"
+    return Claim(claim, holds, f"{evidence} in {seeds} seeds (allowed: {tolerance:g})", refuted=not holds)
+
+
+def sooner(claim: str, ours: Mapping[int, int | None], theirs: Mapping[int, int | None], last: int) -> Claim:
+    """Ours reaches the target in fewer rounds, by the sign test; None (never reached) counts as the last round.
+
+    >>> five = {seed: 10 for seed in range(5)}
+    >>> sooner("faster", five, {seed: None for seed in range(5)}, last=200).evidence.split(";")[0]
+    'sooner in 5 of 5 seeds, later in 0, equal in 0 (sign test p = 0.031)'
+    """
+    gap = difference(censored(theirs, last), censored(ours, last))
+    wins, losses = sum(v > 0 for v in gap.values()), sum(v < 0 for v in gap.values())
+    never = [sum(r is None for r in rounds.values()) for rounds in (ours, theirs)]
+    counts = f"sooner in {wins} of {len(gap)} seeds, later in {losses}, equal in {len(gap) - wins - losses}"
+    more = f"never reached: ours {never[0]}, theirs {never[1]}, counted as round {last}"
+    return by_signs(claim, wins, losses, len(gap), counts, more)
+
+
+def censored(rounds: Mapping[int, int | None], last: int) -> dict[int, float]:
+    """Rounds by seed, where None (never reached) counts as the last round."""
+    return {seed: float(last if number is None else number) for seed, number in rounds.items()}
+
+
+def by_signs(claim: str, wins: int, losses: int, seeds: int, counts: str, more: str) -> Claim:
+    """More wins than losses over the seeds, by the sign test; `counts` says them in words, `more` what else matters."""
+    p, opposite = sign_test(wins, losses), sign_test(losses, wins)
+    outcome = p <= 1 - LEVEL, opposite <= 1 - LEVEL
+    level = f"p = {p:.2g}" + (f", of the opposite {opposite:.2g}" if outcome[1] else "")
+    needed = seeds_to_sign(wins, losses, seeds)
+    return _decided(claim, outcome, f"{counts} (sign test {level}); {more}", wins - losses, needed)
+
+
+def undecidable(value: BySeed) -> str | None:
+    """Why these seeds cannot decide a claim; None if they can."""
+    missing = [seed for seed, v in value.items() if not math.isfinite(v)]
+    if missing:
+        return f"cannot decide: no number for seed {', '.join(map(str, missing))}"
+    if len(value) < 2:
+        found = "".join(f"1 seed (it gives {v:+.3g})" for v in value.values()) or "no seed"
+        return f"cannot decide with {found}: take --seeds 2 or more"
+    return None
+
+
+def best_elsewhere(score: Mapping[str, BySeed], judged: Collection[int], higher_is_better: bool = True) -> str:
+    """The setting with the best mean score on seeds other than those it will be judged on.
+
+    >>> best_elsewhere({"lr 1": {0: 0.9, 7: 0.5}, "lr 2": {0: 0.1, 7: 0.6}}, judged=[0])
+    'lr 2'
+    """
+    means = {}
+    for name, by_seed in score.items():
+        other = [v for seed, v in by_seed.items() if seed not in judged]
+        if not other:
+            raise UserError(f"{name!r} has only run with the seeds it is judged on: choose settings on other seeds")
+        known = all(math.isfinite(v) for v in other)
+        means[name] = math.fsum(other) / len(other) if known else -math.inf if higher_is_better else math.inf
+    return (max if higher_is_better else min)(means, key=lambda name: means[name])

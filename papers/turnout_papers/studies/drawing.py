@@ -1,0 +1,135 @@
+"""Pictures of a study: charts with bands over seeds, and accuracy against bytes, as standalone SVG files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.svg import HEIGHT, WIDTH, sheet, text
+from turnout.running.charts.units import Unit
+from turnout_papers.studies.claims import BySeed
+from turnout_papers.studies.study import Curve, Curves
+
+Chart = tuple[str, str, Sequence[Series]]  # title, what is on the x axis, lines
+WAYS = ("bytes_up", "bytes_down")  # the columns that a study of bytes lists in `more`
+
+
+def band(name: str, x: Sequence[float], values: Sequence[BySeed], colour: int, factor: float = 1.0) -> Series:
+    """A line through the means over seeds, with a band of one standard deviation either side."""
+    mean = np.array([np.mean(list(v.values())) for v in values]) * factor
+    deviation = np.array([np.std(list(v.values()), ddof=1) if len(v) > 1 else 0.0 for v in values]) * factor
+    return Series(name, np.asarray(x, np.float64), mean, colour, mean - deviation, mean + deviation)
+
+
+def over_rounds(curves: Curves, variants: Mapping[str, str], change: Callable[[float], float] = float) -> list[Series]:
+    """One line for each variant (label -> variant) over the rounds, from the first: mean and band over seeds.
+
+    A round is drawn from the seeds that measured something in it (in some, for example, no noisy client took part).
+    """
+    found = []
+    for i, (name, variant) in enumerate(variants.items()):
+        at: dict[int, dict[int, float]] = {}
+        for seed, curve in curves.curves[variant].items():
+            for t, value in zip(curve.round_T.tolist(), curve.value_T.tolist(), strict=True):
+                at.setdefault(t, {})[seed] = change(value)
+        shown = sorted(t for t in at if t >= 0)
+        found.append(band(name, [t + 1.0 for t in shown], [at[t] for t in shown], i))
+    return found
+
+
+def round_charts(
+    curves: Curves, charts: Mapping[str, Mapping[str, str]], change: Callable[[float], float] = float
+) -> list[Chart]:
+    """A chart over the rounds for each title, of those of its variants that were run; none where none was."""
+    there = {title: curves.those_run(variants) for title, variants in charts.items()}
+    return [(title, "round", over_rounds(curves, variants, change)) for title, variants in there.items() if variants]
+
+
+def matrix(value_KK: NDArray[np.float64], title: str, size: int) -> str:
+    """A square matrix of numbers in [0, 1] as a chart, light to dark; lines separate groups of `size` rows."""
+    count = len(value_KK)
+    cell, left, top = 230 / count, 150, 40
+
+    def shade(value: float) -> str:
+        if not np.isfinite(value):
+            return "#ddd"
+        at = min(max(value, 0.0), 1.0)
+        return "#" + "".join(f"{round(a + (b - a) * at):02x}" for a, b in ((247, 8), (251, 48), (255, 107)))
+
+    squares = "".join(
+        f'<rect x="{left + j * cell:.2f}" y="{top + i * cell:.2f}" width="{cell:.2f}" height="{cell:.2f}" '
+        f'fill="{shade(value_KK[i, j])}"><title>{i}, {j}: {value_KK[i, j]:.3f}</title></rect>'
+        for i in range(count)
+        for j in range(count)
+    )
+    lines = "".join(
+        f'<path class="axis" d="M{left + k * cell:.2f} {top}v230M{left} {top + k * cell:.2f}h230"/>'
+        for k in range(0, count + 1, size)
+    )
+    words = f'<text class="title" x="8" y="18">{text(title)}</text>'
+    words += f'<text class="tick" x="{left}" y="{top + 246}">light 0, dark 1, grey: nothing to compare</text>'
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}">{words}{squares}{lines}</svg>'
+
+
+def picture(charts: Sequence[Chart], unit: Unit = "number", log: bool = False) -> str:
+    """Several charts as one SVG document."""
+    log_y = True if log else None  # None: decided by the values
+    return sheet([line_chart(series, title, x, unit, log_x=log, log_y=log_y) for title, x, series in charts])
+
+
+def one_picture(name: str, charts: Sequence[Chart], unit: Unit = "number", log: bool = False) -> dict[str, str]:
+    """The charts as a file with a name; none where there is nothing to draw."""
+    return {name: picture(charts, unit, log)} if charts else {}
+
+
+# -- bytes
+
+
+def spent(curves: Curves, variant: str, ways: tuple[str, ...] = WAYS) -> dict[int, NDArray[np.float64]]:
+    """The bytes that each seed's run had sent after each round, both ways together or one of them."""
+    found = [curves.more[way].curves[variant] for way in ways]
+    return {seed: np.cumsum(sum(way[seed].value_T for way in found)) for seed in found[0]}
+
+
+def total(curves: Curves, variant: str, ways: tuple[str, ...] = WAYS) -> dict[int, float]:
+    """The bytes of each seed's whole run."""
+    return {seed: float(spent_T[-1]) for seed, spent_T in spent(curves, variant, ways).items()}
+
+
+def megabytes(curves: Curves, variant: str, ways: tuple[str, ...] = WAYS) -> dict[int, float]:
+    return {seed: bytes_ / 1e6 for seed, bytes_ in total(curves, variant, ways).items()}
+
+
+def times_fewer(curves: Curves, dense: str, other: str, beyond: float = 0.0) -> dict[int, float]:
+    """How many times fewer bytes (beyond a number) a run sent than one with whole messages, by seed."""
+    ours, theirs = total(curves, other), total(curves, dense)
+    return {seed: theirs[seed] / ours[seed] - beyond for seed in ours if seed in theirs}
+
+
+def reached(curve: Curve, spent_T: NDArray[np.float64], target: float) -> tuple[float, float]:
+    """The rounds and the bytes until a value was first reached; NaN where it never was."""
+    rounds = curve.rounds_to(target)
+    return (math.nan, math.nan) if rounds is None else (float(rounds), float(spent_T[rounds - 1]))
+
+
+def within(curve: Curve, spent_T: NDArray[np.float64], allowed: float) -> float:
+    """The last value measured within a budget of bytes; 0 where there is none."""
+    trained_T = curve.round_T >= 0
+    affordable = curve.value_T[trained_T][spent_T[curve.round_T[trained_T]] <= allowed]
+    return float(affordable[-1]) if len(affordable) else 0.0
+
+
+def bytes_chart(curves: Curves, title: str, variants: Mapping[str, str]) -> str:
+    """A chart of values over bytes, up and down: means over seeds, at the measured rounds."""
+    lines = []
+    for colour, (name, variant) in enumerate(variants.items()):
+        by_seed = curves.curves[variant]
+        round_T = next(iter(by_seed.values())).round_T
+        trained_T = round_T >= 0
+        bytes_T = np.mean([spent_T[round_T[trained_T]] for spent_T in spent(curves, variant).values()], 0)
+        lines.append(Series(name, bytes_T, np.mean([c.value_T[trained_T] for c in by_seed.values()], 0), colour))
+    return line_chart(lines, title, "bytes", "percent", x_unit="bytes", log_x=True)

@@ -1,0 +1,137 @@
+"""EFL, Figure 2: EFL without and with its elastic term, by the largest number of local epochs.
+
+Without the term (λ = 0) and with the best λ (§5.3). λ is chosen on seeds of its own by final accuracy, then both are
+judged on others. Final accuracy is the mean over the last fifth of the rounds, spread the standard deviation over them.
+The paper has curves and no numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turnout.experiment import Experiment
+from turnout_papers.studies.claims import Claim, either
+from turnout_papers.studies.drawing import picture, round_charts
+from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SHRUNK, SMALL, EFLSetting, EFLSize, efl, spread
+from turnout_papers.studies.study import (
+    TUNING_SEEDS,
+    Curves,
+    Part,
+    ResultRow,
+    Study,
+    StudyPlan,
+    choose,
+    last_fifth,
+    row,
+)
+
+CHOSEN = "best"
+
+
+SIZES = {
+    "smoke": EFLSize((SMALL,), (2,), rounds=5, seeds=2, strengths=(0.01, 0.03), tuning=1),
+    "small": EFLSize((SMALL,), (2, 5, 10), rounds=30, seeds=5, strengths=(0.01, 0.03, 0.1), tuning=2),
+    "paper": EFLSize(tuple(PAPER.values()), (20, 40), rounds=60, seeds=3, strengths=(0.003, 0.03, 0.3), tuning=1),
+}
+
+
+def case(setting: EFLSetting, epochs: int) -> str:
+    return f"{setting.data} E={epochs}"
+
+
+def variant(setting: EFLSetting, epochs: int, strength: float | str) -> str:
+    return f"{case(setting, epochs)} lambda={strength if isinstance(strength, str) else format(strength, 'g')}"
+
+
+def experiment(setting: EFLSetting, epochs: int, strength: float, rounds: int) -> Experiment:
+    return setting.experiment(FULL, epochs, rounds, **efl(setting, strength))
+
+
+def plan(scale: str) -> StudyPlan:
+    """The runs that λ is chosen on; `judged` gives those that are compared."""
+    size = SIZES[scale]
+    variants = {
+        variant(setting, epochs, strength): experiment(setting, epochs, strength, size.rounds)
+        for setting, epochs in SIZES[scale].cases()
+        for strength in size.strengths
+    }
+    parts = [Part("tuning", variants, size.tuning, TUNING_SEEDS)]
+    skews = []
+    for setting in size.settings:
+        words = {2: "two", 4: "four"}[setting.classes] + " classes a client"
+        if setting.data in ("Shakespeare", "Sentiment140"):
+            words = f"{setting.data} as in `bmta`"
+        elif setting is not SMALL:
+            words = f"{words} ({setting.data})"
+        skews.append(words)
+    notes = [
+        f"λ in {size.strengths} chosen by final accuracy on {size.tuning} seeds from {TUNING_SEEDS} on, judged on "
+        f"{size.seeds} others; U and V are sums over reporters, the step is explicit",
+        "EFL without compression, so that nothing but the term differs: scheme C, work by the first five traces of "
+        f"flexible participation, {', '.join(skews)}",
+        "final accuracy and spread: mean and standard deviation over the last fifth of the rounds",
+    ]
+    return StudyPlan.at(scale, parts, notes, f"{SHRUNK}, {size.rounds} rounds", PAPER_NOTES)
+
+
+def chosen(scale: str, setting: EFLSetting, epochs: int, curves: Curves) -> float | None:
+    """The λ of highest final accuracy on the tuning seeds, of those that ran; None if none did."""
+    own = {variant(setting, epochs, strength): strength for strength in SIZES[scale].strengths}
+    return choose(curves, own, last_fifth, SIZES[scale].seeds)
+
+
+def judged(scale: str, curves: Curves) -> Sequence[Part]:
+    size, variants = SIZES[scale], {}
+    for setting, epochs in SIZES[scale].cases():
+        strength = chosen(scale, setting, epochs, curves)
+        if strength is not None:
+            variants[variant(setting, epochs, "0")] = experiment(setting, epochs, 0.0, size.rounds)
+            variants[variant(setting, epochs, CHOSEN)] = experiment(setting, epochs, strength, size.rounds)
+    return [Part("judged", variants, size.seeds)] if variants else []
+
+
+def pair(setting: EFLSetting, epochs: int) -> dict[str, str]:
+    """Without and with the term."""
+    return {"λ = 0": variant(setting, epochs, "0"), "best λ": variant(setting, epochs, CHOSEN)}
+
+
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
+    found = []
+    for setting, epochs in SIZES[scale].cases():
+        label, names = case(setting, epochs), pair(setting, epochs)
+        strength = chosen(scale, setting, epochs, curves)
+        if strength is None or not curves.has(*names.values()):
+            found.append(row(label, "accuracy λ = 0", None))
+            continue
+        found.append(ResultRow(label, "chosen λ", f"{strength:g}", None, 0, None))
+        for what, number in (("accuracy", last_fifth), ("spread", spread)):
+            found += [curves.row(label, f"{what} {words}", name, number) for words, name in names.items()]
+    return found
+
+
+def claims(scale: str, curves: Curves) -> list[Claim]:
+    found = []
+    for setting, epochs in SIZES[scale].cases():
+        claim = f"{case(setting, epochs)}, non-IID: the best λ has higher final accuracy, or lower spread, than λ = 0"
+        without, with_it = pair(setting, epochs).values()
+        if curves.has(without, with_it):
+            higher = curves.better("higher accuracy", with_it, without, last_fifth)
+            found.append(either(claim, [higher, curves.better("lower spread", without, with_it, spread)]))
+        else:
+            found += curves.undecided(
+                [claim], without, *(variant(setting, epochs, strength) for strength in SIZES[scale].strengths)
+            )
+    return found
+
+
+def pictures(scale: str, curves: Curves) -> dict[str, str]:
+    """Figure 2: test accuracy above, training loss below."""
+    names = {case(setting, epochs): pair(setting, epochs) for setting, epochs in SIZES[scale].cases()}
+    above = round_charts(curves, {f"{label}: accuracy": own for label, own in names.items()})
+    if not above:
+        return {}
+    below = round_charts(curves.of("train_loss"), {f"{label}: training loss": own for label, own in names.items()})
+    return {"figure2-accuracy.svg": picture(above, "percent"), "figure2-loss.svg": picture(below)}
+
+
+STUDY = Study("elastic", __doc__, "global_accuracy", plan, rows, claims, pictures, ("train_loss",), then=judged)

@@ -1,0 +1,172 @@
+"""FDMS, Figures 1, 2, 5 to 9: friends' updates in place of those that are missing.
+
+Full, Dropout, Stale and FDMS when clients drop out. The paper has curves and no table: its claims are orderings. The
+accuracy of a run is its mean over the last fifth of the rounds.
+
+Clustered (five clusters of clients, each with two classes of its own) and general settings, three dropout ratios, other
+E and K, other levels of non-IID-ness, FedProx. At smaller scales Digits stands for all data sets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from turnout.experiment import Experiment
+from turnout_papers.recipes.friends import AUTHORS_STALE, DropoutSetting, dropout_experiment
+from turnout_papers.studies.claims import Claim, better
+from turnout_papers.studies.drawing import picture, round_charts
+from turnout_papers.studies.study import Curve, Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth, row
+
+ALPHAS = (0.3, 0.5, 0.7)
+
+
+@dataclass(frozen=True)
+class FriendsSize:
+    """How large the study is at one scale; `rounds` by data set."""
+
+    rounds: dict[str, int]
+    seeds: int
+
+
+SIZES = {
+    "smoke": FriendsSize({"Digits": 3}, seeds=2),
+    "small": FriendsSize({"Digits": 50}, seeds=5),
+    "paper": FriendsSize({"MNIST": 100, "CIFAR-10": 500, "FMNIST": 300}, seeds=10),
+}
+
+
+def cases(scale: str) -> list[tuple[DropoutSetting, float]]:
+    """The cases of the paper's figures."""
+    if scale == "paper":
+        mnist, cifar = DropoutSetting("MNIST"), DropoutSetting("CIFAR-10")
+        clustered, general = [mnist, cifar, DropoutSetting("FMNIST")], replace(cifar, split="general")
+        varied = [mnist, cifar]
+    else:
+        mnist = cifar = DropoutSetting("Digits")
+        clustered, general, varied = [mnist], replace(mnist, split="general"), [mnist]
+    if scale == "smoke":
+        some = [(mnist, alpha) for alpha in ALPHAS]
+        return [*some, (replace(mnist, clients=40), 0.5), (general, 0.5)]
+    found = [(s, alpha) for s in [*clustered, general] for alpha in ALPHAS]
+    for s in varied:
+        found += [(replace(s, epochs=epochs), 0.5) for epochs in (1, 5)]
+        found += [(replace(s, clients=40), 0.5), (replace(s, independent=True), 0.5)]
+    found += [(replace(cifar, prox=True), 0.5)]
+    return found + [(replace(general, split=split), 0.5) for split in ("general low", "general high")]
+
+
+def variant(setting: DropoutSetting, alpha: float, method: str) -> str:
+    """What an experiment is called; Full is one for all dropout ratios."""
+    return f"{setting.name} Full" if method == "Full" else f"{setting.case(alpha)} {method}"
+
+
+def plan(scale: str) -> StudyPlan:
+    size = SIZES[scale]
+    by_data: dict[str, dict[str, Experiment]] = {}
+    for setting, alpha in cases(scale):
+        variants = by_data.setdefault(setting.data, {})
+        for method, substitution in setting.methods.items():
+            ratio = 0.0 if method == "Full" else alpha
+            rounds = size.rounds[setting.data]
+            variants[variant(setting, alpha, method)] = dropout_experiment(setting, ratio, substitution, rounds)
+    parts = [Part(name, variants, size.seeds) for name, variants in by_data.items()]
+    notes = [
+        "as the authors' code: server learning rate 1 (the paper prints 0.1), stratified dropout, everybody present in "
+        "round 0 (here for Dropout too, so that all methods see the same turnout)",
+        "Stale: the last update, as the paper says; Stale weights: the last weights, as in the authors' code",
+        "accuracy of a run: mean over the last fifth of its rounds",
+        "independent: every client drops out by itself, so a friend need not be there (Appendix B); no claim is made",
+    ]
+    code = (
+        "as the authors' code: a client trains on the first 80 % of its samples, sorted by class, so on 62.5 % of one "
+        "class and 37.5 % of the other; CIFAR-10's pixels in [-1, 1]; half of MNIST's second convolution and hidden "
+        "layer dropped in training"
+    )
+    shrunk = (
+        f"Digits instead of MNIST, CIFAR-10 and Fashion-MNIST, {size.rounds.get('Digits')} rounds, a network with one "
+        "hidden layer of 50, batches of 10, about 72 samples a client (K = 40: 36)"
+    )
+    return StudyPlan.at(scale, parts, notes, shrunk, [code, "Fashion-MNIST with MNIST's network"])
+
+
+def early(curve: Curve) -> float:
+    """Percent, mean over the second tenth of the rounds, while accuracy is still rising on CIFAR-10."""
+    tenth = curve.rounds // 10
+    return 100 * curve.mean(after=tenth - 1, upto=2 * tenth - 1)
+
+
+def over(setting: DropoutSetting, alpha: float, method: str = "FDMS", other: str = "Dropout") -> Pair:
+    """The runs whose difference is what one method gains over another."""
+    return variant(setting, alpha, method), variant(setting, alpha, other)
+
+
+def own_methods(setting: DropoutSetting, alpha: float, curves: Curves) -> dict[str, str]:
+    """The methods of a case that were run; none where it is only Full, which cases share."""
+    found = curves.those_run({method: variant(setting, alpha, method) for method in setting.methods})
+    return {} if list(found) == ["Full"] else found
+
+
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
+    found = []
+    for setting, alpha in cases(scale):
+        case, there = setting.case(alpha), own_methods(setting, alpha, curves)
+        found += [curves.row(case, f"accuracy {method}", name, last_fifth) for method, name in there.items()]
+        for other in ("Dropout", "Stale"):
+            if {"FDMS", other} <= there.keys():
+                pair = over(setting, alpha, other=other)
+                found.append(curves.row(case, f"FDMS over {other}", pair, last_fifth))
+        if setting.data == "CIFAR-10" and {"FDMS", "Dropout"} <= there.keys():
+            words = "FDMS over Dropout, second tenth of the rounds"
+            found.append(curves.row(case, words, over(setting, alpha), early))
+        if not there:
+            found.append(row(case, "FDMS over Dropout", None))
+    return found
+
+
+def claims(scale: str, curves: Curves) -> list[Claim]:
+    """FDMS against the others in each clustered case; then how its gain over Dropout changes from case to case."""
+    found, known = [], {setting.case(alpha): over(setting, alpha) for setting, alpha in cases(scale)}
+    for setting, alpha in cases(scale):
+        if setting.split != "clustered" or setting.independent:
+            continue
+        case, others = setting.case(alpha), {"Dropout": "Dropout", "Stale": "Stale"}
+        if AUTHORS_STALE in setting.methods:
+            others[AUTHORS_STALE] = "Stale as in the authors' code (the last weights)"
+        for other, words in others.items():
+            found.append(curves.better(f"{case}: FDMS > {words}", *over(setting, alpha, other=other), last_fifth))
+        closer, ends = f"{case}: |Full - FDMS| < |Full - Dropout|", ("Full", "FDMS", "Dropout")
+        if missing := curves.undecided([closer], *(variant(setting, alpha, method) for method in ends)):
+            found += missing
+            continue
+        far, near = (
+            {seed: abs(v) for seed, v in curves.each(over(setting, alpha, "Full", method), last_fifth).items()}
+            for method in ("Dropout", "FDMS")
+        )
+        found.append(better(closer, far, near, "points"))
+    for data in SIZES[scale].rounds:
+        base = f"{data} clustered"
+        compared = [
+            (f"{base} alpha=0.7", f"{base} alpha=0.3", "larger at alpha = 0.7 than at 0.3"),
+            (f"{base} K=40 alpha=0.5", f"{base} alpha=0.5", "larger at K = 40 than at 20 (alpha = 0.5)"),
+            *(
+                (f"{base} alpha={a}", f"{data} general alpha={a}", f"smaller in the general setting (alpha = {a})")
+                for a in ALPHAS
+            ),
+        ]
+        for more, less, words in compared:
+            if more in known and less in known:
+                claim = f"{data}: FDMS's gain over Dropout is {words}"
+                found.append(curves.better(claim, known[more], known[less], last_fifth))
+    return found
+
+
+def pictures(scale: str, curves: Curves) -> dict[str, str]:
+    """Accuracy over the rounds, a chart for each case, a file for each data set."""
+    charts: dict[str, dict[str, dict[str, str]]] = {}
+    for setting, alpha in cases(scale):
+        if there := own_methods(setting, alpha, curves):
+            charts.setdefault(setting.data, {})[f"{setting.case(alpha)}: accuracy"] = there
+    return {f"{data}.svg": picture(round_charts(curves, names), "percent") for data, names in charts.items()}
+
+
+STUDY = Study("friends", __doc__, "global_accuracy", plan, rows, claims, pictures)

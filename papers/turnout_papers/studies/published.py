@@ -1,0 +1,85 @@
+"""Numbers as the papers print them."""
+
+from __future__ import annotations
+
+# Flexible participation, Table 3: (B over A, C over B) in percent for |T| = 1..8.
+TABLE_3: dict[tuple[str, str], tuple[tuple[float, float], ...]] = {
+    ("MNIST", "IID"): (
+        (-0.6, 0.3), (1.9, 0.1), (5.6, 0.1), (8.3, 0.7), (10.4, 2.6), (14.0, 2.2), (5.8, 1.9), (11.8, 2.4),
+    ),
+    ("MNIST", "non-IID"): (
+        (0.2, -0.3), (9.5, 1.8), (19.3, 1.6), (33.8, 3.3), (33.2, 3.2), (28.7, 6.2), (36.0, 3.6), (43.4, 6.9),
+    ),
+    ("EMNIST", "IID"): (
+        (0.7, -0.6), (0.9, 0.1), (4.2, 0.7), (4.8, 1.0), (6.9, 1.1), (6.6, 1.2), (4.0, 1.5), (7.6, 1.2),
+    ),
+    ("EMNIST", "non-IID"): (
+        (-0.1, -0.7), (17.0, -2.0), (34.2, 1.8), (37.9, 4.8), (30.2, 2.5), (22.5, 3.0), (25.3, 2.2), (18.6, 1.8),
+    ),
+    ("SYNTHETIC", "IID"): (
+        (-0.6, 0.5), (2.1, 0.1), (6.6, 0.0), (9.0, 0.7), (11.6, 3.0), (16.4, 2.5), (6.3, 1.9), (14.4, 2.8),
+    ),
+    ("SYNTHETIC", "non-IID"): (
+        (0.1, -0.4), (9.6, 1.5), (22.2, 1.8), (38.2, 3.2), (33.3, 3.9), (30.5, 7.9), (37.9, 4.5), (41.6, 8.0),
+    ),
+}  # fmt: skip
+
+# Flexible participation, Table 4: rounds after τ0 until accuracy is back at that of round τ0 - 1: (fast, vanilla).
+TABLE_4: dict[str, dict[int, tuple[int, int]]] = {
+    "MNIST": {10: (4, 4), 30: (22, 27), 50: (55, 63), 70: (59, 66)},
+    "EMNIST": {10: (4, 3), 30: (11, 12), 50: (14, 19), 70: (21, 24)},
+    "SYNTHETIC": {10: (1, 1), 30: (4, 6), 50: (7, 12), 70: (3, 8)},
+}
+
+# Flexible participation, Table 5: rounds after τ0 until the losses of include and exclude coincide, by (α, β) and τ0.
+TABLE_5: dict[float, dict[int, int]] = {
+    0.1: {10: 2, 15: 5, 20: 3, 25: 3, 30: 9, 35: 3, 40: 10, 45: 26, 50: 40},
+    0.5: {10: 1, 15: 3, 20: 9, 25: 14, 30: 13, 35: 7, 40: 12, 45: 36, 50: 34},
+    1.0: {10: 10, 15: 9, 20: 27, 25: 18, 30: 34, 35: 17, 40: 28, 45: 62, 50: 77},
+}
+
+# EFL, Table 2: best mean test accuracy over clients, percent.
+TABLE_2_BMTA: dict[str, dict[str, float]] = {
+    "MNIST": {"FedAvg": 98.30, "FedGATE": 99.15, "VRL-SGD": 98.86, "APFL": 98.49, "FedAMP": 99.06, "EFL": 99.10},
+    "CIFAR-100": {"FedAvg": 2.27, "FedGATE": 80.94, "VRL-SGD": 2.81, "APFL": 77.19, "FedAMP": 81.17, "EFL": 81.38},
+    "Sentiment140": {"FedAvg": 59.14, "FedGATE": 68.84, "VRL-SGD": 68.62, "APFL": 68.81, "FedAMP": 69.01, "EFL": 68.95},
+    "Shakespeare": {"FedAvg": 51.35, "FedGATE": 54.71, "VRL-SGD": 52.33, "APFL": 55.27, "FedAMP": 58.42, "EFL": 60.49},
+}
+
+# MTFL, Table 1: rounds to 95 % (MNIST) or 55 % (CIFAR), (FedAvg, FedAdam); W 200 C .5, 200 C 1, 400 C .5, 400 C 1.
+_TABLE_1_ADAM: dict[tuple[str, bool], tuple[tuple[int, int], ...]] = {
+    ("MNIST", True): ((11, 10), (11, 9), (19, 14), (19, 15)),
+    ("MNIST", False): ((186, 42), (183, 35), (110, 44), (109, 44)),
+    ("CIFAR", True): ((14, 20), (12, 20), (18, 18), (18, 19)),
+    ("CIFAR", False): ((217, 80), (212, 100), (261, 99), (207, 144)),
+}
+TABLE_1_ADAM: dict[tuple[str, bool, int, float, str], float] = {
+    (data, iid, clients, share, method): cell[i]
+    for (data, iid), cells in _TABLE_1_ADAM.items()
+    for (clients, share), cell in zip(((200, 0.5), (200, 1.0), (400, 0.5), (400, 1.0)), cells, strict=True)
+    for i, method in enumerate(("FedAvg", "FedAdam"))
+}
+
+# MTFL, Figures 4 to 6, as its text gives them (percent): (classes, noisy) -> method -> mean personal accuracy.
+FIGURES_4_TO_6: dict[tuple[int, bool], dict[str, float]] = {
+    (4, False): {"Independent": 60, "FedAdam": 64, "MT-FedAdam": 78},
+    (4, True): {},  # "increase UA by 16 %" over independent; FedAdam not above it
+    (2, True): {"Independent": 75, "FedAdam": 30, "MT-FedAdam": 84},
+}
+
+# Labels and models, Table 3 (percent, averages over 15 iterations): user -> (local update, global update).
+TABLE_3_LABELS: dict[str, tuple[float, float]] = {
+    "User_1": (63.66, 81.02),
+    "User_2": (74.3, 97.47),
+    "User_3": (68.72, 78.02),
+}
+
+# Labels and models, Table 4: on a Raspberry Pi 2.
+TABLE_4_LABELS = {"s an epoch": 1.8, "ms an inference": 15.0}
+
+# MTFL, Table 2, MNIST on Raspberry Pis: seconds a round, and percent of them in each phase.
+TABLE_2_TESTBED: dict[str, dict[str, float]] = {
+    "FedAvg": {"round": 30, "download": 5, "training": 88, "upload": 6, "server": 1},
+    "MTFL": {"round": 38, "download": 11, "training": 76, "upload": 12, "server": 1},
+    "Independent": {"round": 29},
+}

@@ -1,0 +1,278 @@
+"""What a study is: the experiments behind a published table or figure, and what their records say about it.
+
+A study is a value. `plan(scale)` gives its experiments; `rows`, `claims` and `pictures` are pure functions of the
+curves that came out, so they can be read (and tested) without running anything.
+
+Shape letters: T evaluated rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.errors import UserError
+from turnout.experiment import Experiment
+from turnout.running.plan import RunPlan
+from turnout.running.planned import Outcome
+from turnout.running.result import Run
+from turnout.settings import InProcess
+from turnout_papers.studies.claims import NOT_RUN, BySeed, Claim, above, best_elsewhere, difference
+
+Look = Mapping[str, NDArray[np.float64]]  # what else a study reads from a finished run, by name
+Pair = tuple[str, str]  # of two variants, the first less the second
+Variant = str | Pair
+Option = TypeVar("Option")  # a setting that is tuned
+Number = Callable[["Curve"], float]  # of a run's curve
+TUNING_SEEDS = 100  # the first of the seeds that settings are chosen on; they are judged on others, from 0
+
+
+class Play(Protocol):
+    """How the runs of a plan are made; those that are complete already are not repeated."""
+
+    def __call__(self, plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """Experiments that are run with the same seeds: a folder of runs.
+
+    name        of the folder
+    variants    the experiments by name
+    seeds       how many
+    first_seed  the first of them
+    play        how they are run, where that is not in this program (on devices, for example)
+    """
+
+    name: str
+    variants: Mapping[str, Experiment]
+    seeds: int
+    first_seed: int = 0
+    play: Play | None = None
+
+    @property
+    def seed_range(self) -> range:
+        return range(self.first_seed, self.first_seed + self.seeds)
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study runs at one scale.
+
+    parts  one after another
+    notes  what was shrunk, and what the paper leaves open
+    """
+
+    parts: Sequence[Part]
+    notes: Sequence[str] = ()
+
+    @classmethod
+    def at(
+        cls, scale: str, parts: Sequence[Part], notes: Sequence[str], shrunk: str, paper: Sequence[str] = ()
+    ) -> StudyPlan:
+        """With a note on what is shrunk at smaller scales, and those that are for the paper's scale alone."""
+        return cls(parts, [*notes, *paper] if scale == "paper" else [f"shrunk: {shrunk}", *notes])
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run's metric over the rounds.
+
+    round_T  the rounds it was evaluated in (-1: before training)
+    value_T  its values
+    """
+
+    round_T: NDArray[np.int64]
+    value_T: NDArray[np.float64]
+
+    @property
+    def rounds(self) -> int:
+        return int(self.round_T[-1]) + 1
+
+    def mean(self, after: float = -math.inf, upto: float = math.inf) -> float:
+        """Mean of the values of rounds in (after, upto]; NaN where there are none."""
+        chosen_T = self.value_T[(self.round_T > after) & (self.round_T <= upto)]
+        return float(chosen_T.mean()) if len(chosen_T) else math.nan
+
+    def end(self, part: int) -> Curve:
+        """The last fifth (5), tenth (10), ... of the rounds; at least the last one."""
+        late_T = self.round_T >= self.rounds - max(1, self.rounds // part)
+        return Curve(self.round_T[late_T], self.value_T[late_T])
+
+    def rounds_to(self, target: float, start: int = 0) -> int | None:
+        """Rounds trained from `start` on until the value is at least the target; None if it never is."""
+        there = self.round_T[(self.value_T >= target) & (self.round_T >= start)]
+        return int(there[0]) - start + 1 if len(there) else None
+
+
+def last_fifth(curve: Curve) -> float:
+    """In percent: the mean over the last fifth of the rounds."""
+    return 100 * curve.end(5).mean()
+
+
+def last_tenth(curve: Curve) -> float:
+    """In percent: the mean over the last tenth of the rounds."""
+    return 100 * curve.end(10).mean()
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What the runs of a study gave.
+
+    curves   variant -> seed -> curve of the study's metric
+    missing  why a variant was not run
+    more     the study's other metrics, for the runs that measured them
+    looks    what else the study read from its runs
+    failed   runs that failed on the way, and why
+    stalled  runs that did not move in the end, and why
+    folders  where the runs are
+    """
+
+    curves: Mapping[str, Mapping[int, Curve]]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, Curves] = field(default_factory=dict)
+    looks: Mapping[str, Mapping[int, Look]] = field(default_factory=dict)
+    failed: Sequence[str] = ()
+    stalled: Sequence[str] = ()
+    folders: Sequence[Path] = ()
+
+    def of(self, metric: str) -> Curves:
+        """Another of the study's metrics, for the runs that measured it."""
+        return self.more.get(metric) or Curves({}, self.missing)
+
+    def has(self, *variants: str) -> bool:
+        return all(name in self.curves for name in variants)
+
+    def those_run(self, variants: Mapping[str, str]) -> dict[str, str]:
+        """Of some variants by label, those that were run."""
+        return {label: name for label, name in variants.items() if name in self.curves}
+
+    def each(self, variant: Variant, number: Number) -> dict[int, float]:
+        """A number computed from each seed's curve; of a pair of variants the first's less the second's."""
+        if isinstance(variant, tuple):
+            return difference(self.each(variant[0], number), self.each(variant[1], number))
+        if variant not in self.curves:
+            raise UserError(f"the study's numbers need {variant!r}, which was {self.why_missing(variant)}")
+        return {seed: number(curve) for seed, curve in self.curves[variant].items()}
+
+    def seen(self, variant: str, number: Callable[[Look], float]) -> dict[int, float]:
+        """A number computed from what else was read from each seed's run."""
+        return {seed: number(look) for seed, look in self.looks[variant].items()}
+
+    def why_missing(self, *variants: str) -> str:
+        why = next((self.missing[name] for name in variants if name in self.missing), "it is not part of this scale")
+        return f"{NOT_RUN}: {why}"
+
+    def undecided(self, claims: Sequence[str], *variants: str) -> list[Claim]:
+        """The claims marked as not run where one of the variants is missing; none where all were run."""
+        if self.has(*variants):
+            return []
+        return [Claim(claim, False, self.why_missing(*variants)) for claim in claims]
+
+    def row(
+        self, case: str, metric: str, variant: Variant, number: Number, published: float | str | None = None
+    ) -> ResultRow:
+        """A row of a number of each seed's curve; marked as not run where a variant is missing."""
+        names = (variant,) if isinstance(variant, str) else variant
+        return row(case, metric, self.each(variant, number) if self.has(*names) else None, published)
+
+    def better(
+        self,
+        claim: str,
+        ours: Variant,
+        theirs: Variant,
+        number: Number,
+        unit: str = "points",
+        margin: float = 0.0,
+    ) -> Claim:
+        """Ours is larger than theirs (with a margin: or less than that smaller), paired by seed.
+
+        Either is a variant, or a pair of which the first's number less the second's is compared.
+        """
+        names = [name for side in (ours, theirs) for name in ((side,) if isinstance(side, str) else side)]
+        if missing := self.undecided([claim], *names):
+            return missing[0]
+        return above(claim, difference(self.each(ours, number), self.each(theirs, number)), margin, unit)
+
+
+def choose(curves: Curves, options: Mapping[str, Option], score: Number, seeds: int) -> Option | None:
+    """The option with the best score on other seeds than the first, which judge it; None if no variant was run."""
+    scores = {name: curves.each(name, score) for name in options if curves.has(name)}
+    return options[best_elsewhere(scores, range(seeds))] if scores else None
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One number beside its published counterpart.
+
+    case, metric  what it is of
+    ours          the mean over seeds; a text where it is not a number; None where there is no number
+    spread        the standard deviation over seeds
+    repeats       how many seeds
+    published     what the paper prints
+    """
+
+    case: str
+    metric: str
+    ours: float | str | None
+    spread: float | None
+    repeats: int
+    published: float | str | None
+
+
+def row(case: str, metric: str, value: BySeed | None, published: float | str | None = None) -> ResultRow:
+    """Mean and spread over seeds; None for a number that does not exist; of no value (None) a row that was not run.
+
+    >>> row("MNIST", "B over A", {0: 1.0, 1: 3.0}, 2.5)
+    ResultRow(case='MNIST', metric='B over A', ours=2.0, spread=1.4142135623730951, repeats=2, published=2.5)
+    """
+    if value is None:
+        return ResultRow(case, metric, NOT_RUN, None, 0, published)
+    values = list(value.values())
+    mean = math.fsum(values) / len(values) if values else math.nan
+    spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else math.nan
+    known = [number if math.isfinite(number) else None for number in (mean, spread)]
+    return ResultRow(case, metric, known[0], known[1], len(values), published)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A published table or figure.
+
+    name      what `turnout study run` calls it
+    about     the docstring of its module, whose first line says what it reproduces
+    metric    the evaluated metric its curves are of
+    plan      the experiments at a scale
+    rows      its numbers beside the published ones
+    claims    what the paper claims, decided
+    pictures  SVG documents by file name
+    more      other metrics or columns of the records, for the runs that have them
+    look      what else it reads from a finished run
+    then      further parts, made from the results of the first: settings chosen there, judged here on other seeds
+    """
+
+    name: str
+    about: str | None
+    metric: str
+    plan: Callable[[str], StudyPlan]
+    rows: Callable[[str, Curves], list[ResultRow]]
+    claims: Callable[[str, Curves], list[Claim]]
+    pictures: Callable[[str, Curves], dict[str, str]]
+    more: tuple[str, ...] = ()
+    look: Callable[[Run], Look] | None = None
+    then: Callable[[str, Curves], Sequence[Part]] | None = None
+
+    @property
+    def reproduces(self) -> str:
+        return (self.about or "").partition("\n")[0].rstrip(".")
+
+
+def in_tf32(experiments: Mapping[str, Experiment]) -> dict[str, Experiment]:
+    """With products rounded to TF32 where a GPU does that, as torch's convolutions are by default."""
+    return {name: e.but(runtime=InProcess(precision="tf32")) for name, e in experiments.items()}

@@ -1,0 +1,245 @@
+"""MTFL, Table 2: seconds of a round on real devices, by what they are spent on.
+
+Every run is a deployment on this machine (devices.py): a real SuperLink and a warm process a device, each with a
+link of its own, shaped. FedAvg, MTFL (the paper's MT-FedAdam: BatchNorm at home, moments averaged, three times the
+bytes) and independent devices. FedAvg's learning rate is chosen in one process, on seeds of its own.
+
+A round is split along its slowest device, as in the paper: download (from when the server has handed its messages over
+until training begins), training, upload, and the server's part. The claims were written before the first
+deployment; classes, target and link speed were chosen after a look at the methods in one process, seed 0 among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+import turnout.models as models
+from turnout.data import Digits
+from turnout.deploy.settings import Flower
+from turnout.experiment import Algorithm, Evaluate, Experiment
+from turnout.running.records.records import Records
+from turnout.running.result import Run
+from turnout.settings import InProcess
+from turnout_papers.devices import HOW, Testbed
+from turnout_papers.recipes import on_one_core
+from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, sgd
+from turnout_papers.studies.claims import BySeed, Claim, better, same
+from turnout_papers.studies.drawing import Series, picture
+from turnout_papers.studies.published import TABLE_2_TESTBED
+from turnout_papers.studies.study import (
+    TUNING_SEEDS,
+    Curve,
+    Curves,
+    Look,
+    Part,
+    ResultRow,
+    Study,
+    StudyPlan,
+    choose,
+    row,
+)
+
+FEDAVG, MTFL, ALONE = METHODS = ("FedAvg", "MTFL", "Independent")
+PHASES = ("download", "training", "upload", "server")
+TARGET = 0.9  # mean accuracy of clients' own models on their own test data
+CLASSES = 4  # a client
+
+
+@dataclass(frozen=True)
+class TestbedSize:
+    """How large the study is at one scale; `alone` rounds are enough for independent devices."""
+
+    devices: int
+    hidden: int
+    rounds: int
+    alone: int
+    rates: tuple[float, ...]
+    seeds: int
+    bed: Testbed
+
+
+SIZES = {
+    "smoke": TestbedSize(2, 16, 4, 4, (0.1,), 1, Testbed(mbps=8.0, step_seconds=0.1)),
+    "small": TestbedSize(4, 200, 12, 4, (0.03, 0.1, 0.3, 1.0), 3, Testbed(mbps=8.0, step_seconds=0.1)),
+    "paper": TestbedSize(10, 200, 60, 20, (0.03, 0.1, 0.3, 1.0), 5, Testbed(mbps=4.0, step_seconds=0.5)),
+}
+
+
+def experiments(scale: str, rate: float) -> dict[str, Experiment]:
+    """The three methods in one world; `rate` is FedAvg's."""
+    size = SIZES[scale]
+    data = Digits(clients=size.devices, partition=of_classes(CLASSES), local_test=LOCAL_TEST)
+    model = models.MLP(size.hidden, size.hidden, batch_norm=(1,))
+    made = methods(data, model, share=1.0, rounds=size.rounds)
+    fedavg = made["MT-FedAdam"].but(algorithm=Algorithm(sgd(rate, 1)))
+    return {FEDAVG: fedavg, MTFL: made["MT-FedAdam"], ALONE: made["Independent"].but(rounds=size.alone)}
+
+
+def on_devices(experiment: Experiment, devices: int) -> Experiment:
+    """The same on real devices; clients' own models are measured in the end, and by the replay after every round."""
+    compute = InProcess(device="cpu", threads=1, chunk=1)
+    settings = Flower(
+        clients=devices, start_with=devices, least=devices, server_data=True, round_seconds=300.0, compute=compute
+    )
+    return experiment.but(runtime=settings, evaluate=Evaluate(every=experiment.rounds, personal=True))
+
+
+def plan(scale: str) -> StudyPlan:
+    """The runs that FedAvg's rate is chosen on; `deployed` gives those on devices."""
+    size = SIZES[scale]
+    tuning = {tuned(rate): experiments(scale, rate)[FEDAVG] for rate in size.rates}
+    bed = size.bed
+    notes = [
+        f"digits, {size.devices} devices with {CLASSES} classes each, all of them in every round, E = 1, batches of "
+        f"20, two hidden layers of {size.hidden} with BatchNorm after the first (the paper's 2NN on Raspberry Pis)",
+        f"links of {bed.mbps:g} Mbit/s each way, {bed.step_seconds:g} s a step: every device is a process in a network "
+        "namespace of its own, whose cable `tc` shapes; where that is not allowed, the device waits as long",
+        f"FedAvg's learning rate in {size.rates} is chosen in one process on two seeds from {TUNING_SEEDS} on",
+        f"rounds and seconds to a mean personal accuracy of {100 * TARGET:g} %, or all {size.rounds} rounds where it "
+        "is not reached; accuracy is that of the replay of each deployment, which must give the same model to the bit",
+        "a round is split along its slowest device; download: until training begins, being picked up included; server: "
+        "handing messages over, averaging; the last round is left out, as its evaluation would count",
+    ]
+    return StudyPlan([Part("tuning", on_one_core(tuning), 2, TUNING_SEEDS)], notes)
+
+
+def tuned(rate: float) -> str:
+    return f"{FEDAVG} lr={rate:g}"
+
+
+def chosen(scale: str, curves: Curves) -> float | None:
+    """The rate of fewest rounds to the target on the tuning seeds; of equal ones the highest accuracy."""
+
+    def score(curve: Curve) -> float:
+        there = curve.round_T[curve.value_T >= TARGET]
+        return -float(there[0] if len(there) else SIZES[scale].rounds) + 0.5 * float(curve.value_T[-1])
+
+    return choose(curves, {tuned(rate): rate for rate in SIZES[scale].rates}, score, SIZES[scale].seeds)
+
+
+def deployed(scale: str, curves: Curves) -> list[Part]:
+    size = SIZES[scale]
+    rate = chosen(scale, curves)
+    if rate is None or not curves.has(*(tuned(one) for one in size.rates)):
+        return []
+    made = experiments(scale, rate)
+    variants = {name: on_devices(experiment, size.devices) for name, experiment in made.items()}
+    return [Part("devices", variants, size.seeds, play=size.bed.play)]
+
+
+def look(run: Run) -> Look:
+    """Of a deployment: the seconds of each round's phases, and clients' accuracy after it, by the replay."""
+    if not isinstance(run.experiment.runtime, Flower):
+        return {}
+    with run.records() as records:
+        clients, rounds, own = records.clients(), records.rounds(), records.curve("personal_accuracy")[1]
+    with Records.read(run.folder.parent / "replay" / "records.sqlite") as records:
+        accuracy_T = records.curve("personal_accuracy")[1]
+    times = np.array([_phases(clients, rounds, t) for t in range(len(rounds["round"]))])
+    how = (run.folder.parent / HOW).read_text(encoding="utf-8")
+    return {phase: times[:, i] for i, phase in enumerate(PHASES)} | {
+        "accuracy": accuracy_T[-len(times) :], "last": own[-1:], "shaped": np.array([how == "tc"], dtype=np.float64),
+        "bytes": (rounds["bytes_up"] + rounds["bytes_down"]).astype(np.float64),
+    }  # fmt: skip
+
+
+def _phases(clients: dict[str, np.ndarray], rounds: dict[str, np.ndarray], t: int) -> list[float]:
+    """The seconds of a round along its slowest device; the server's part of the last one has the evaluation: NaN."""
+    mine = clients["round"] == t
+    i = np.flatnonzero(mine)[np.nanargmax(clients["reply_seconds"][mine])]
+    after = np.flatnonzero((clients["round"] == t + 1) & (clients["client"] == clients["client"][i]))
+    whole, train = (float(clients[f"{name}_seconds"][i]) for name in ("reply", "training"))
+    up = float(clients["upload_seconds"][after[0]]) if len(after) else math.nan  # reported with the next reply
+    last = t == int(rounds["round"].max())
+    server = math.nan if last else float(rounds["seconds"][rounds["round"] == t][0]) - whole
+    return [whole - train - up, train, up, server]
+
+
+def usual(phase: str) -> Callable[[Look], float]:
+    """Seconds of a phase: the median over rounds, without the first, in which devices are still settling."""
+    return lambda seen: float(np.nanmedian(seen[phase][1:]))
+
+
+def a_round(seen: Look) -> float:
+    return sum(usual(phase)(seen) for phase in PHASES)
+
+
+def rounds_to(seen: Look) -> float:
+    """Rounds to the target; all of them where it is not reached."""
+    there = np.flatnonzero(seen["accuracy"] >= TARGET)
+    return float(there[0] + 1) if len(there) else float(len(seen["accuracy"]))
+
+
+def _end(name: str) -> Callable[[Look], float]:
+    """The last of some accuracies, in points."""
+    return lambda seen: 100 * float(seen[name][-1])
+
+
+def rows(scale: str, curves: Curves) -> list[ResultRow]:
+    found = []
+    for method in METHODS:
+        published = TABLE_2_TESTBED[method]
+        if method not in curves.looks:
+            found.append(row(method, "s a round", None, published["round"]))
+            continue
+        seen, total = curves.looks[method], curves.seen(method, a_round)
+        found.append(row(method, "s a round", total, published["round"]))
+        for phase in PHASES:
+            part = {seed: 100 * usual(phase)(one) / total[seed] for seed, one in seen.items()}
+            found.append(row(method, f"{phase}, %", part, published.get(phase)))
+        found.append(row(method, "MB a round", curves.seen(method, lambda one: float(one["bytes"].mean()) / 1e6)))
+        found.append(row(method, "rounds to target", curves.seen(method, rounds_to)))
+        found.append(row(method, "s to target", curves.seen(method, lambda one: rounds_to(one) * a_round(one))))
+        found.append(row(method, "last accuracy, %", curves.seen(method, _end("accuracy"))))
+    shaped = [
+        bool(one["shaped"][0]) for by_seed in curves.looks.values() for one in by_seed.values() if "shaped" in one
+    ]
+    how = "tc" if shaped and all(shaped) else "the devices themselves" if shaped else None
+    rate = ResultRow("all", "links shaped by", how, None, 0, None)
+    return [*found, rate, ResultRow("all", "FedAvg's learning rate", chosen(scale, curves), None, 0, None)]
+
+
+def claims(scale: str, curves: Curves) -> list[Claim]:
+    words = (
+        "a round of MTFL takes longer than one of FedAvg",
+        "a round of FedAvg takes longer than one of independent devices",
+        f"MTFL reaches {100 * TARGET:g} % personal accuracy in fewer rounds than FedAvg",
+        "MTFL's extra seconds a round are outweighed: it reaches that accuracy in less time than FedAvg",
+        "what devices measure in the end is what the replay in one process measures",
+    )
+    if not set(METHODS) <= curves.looks.keys():
+        return [Claim(claim, False, curves.why_missing(*METHODS)) for claim in words]
+
+    def of(number: Callable[[Look], float]) -> list[BySeed]:
+        return [curves.seen(method, number) for method in METHODS]
+
+    each, rounds = of(a_round), of(rounds_to)
+    seconds = of(lambda seen: rounds_to(seen) * a_round(seen))
+    ends = {"devices": curves.seen(MTFL, _end("last")), "replay": curves.seen(MTFL, _end("accuracy"))}
+    return [
+        better(words[0], each[1], each[0], "s"),
+        better(words[1], each[0], each[2], "s"),
+        better(words[2], rounds[0], rounds[1], "rounds"),
+        better(words[3], seconds[0], seconds[1], "s"),
+        same(words[4], ends, 1e-6, "points"),
+    ]
+
+
+def pictures(scale: str, curves: Curves) -> dict[str, str]:
+    """Accuracy against the seconds since the beginning."""
+    if not set(METHODS) <= curves.looks.keys():
+        return {}
+    lines = []
+    for colour, method in enumerate(METHODS):
+        seen = curves.looks[method].values()
+        accuracy_T = np.mean([one["accuracy"] for one in seen], 0)
+        second_T = np.mean([a_round(one) for one in seen]) * np.arange(1, len(accuracy_T) + 1)
+        lines.append(Series(method, second_T, accuracy_T, colour))
+    return {"testbed.svg": picture([("Personal accuracy", "seconds", lines)], "percent")}
+
+
+STUDY = Study("testbed", __doc__, "personal_accuracy", plan, rows, claims, pictures, look=look, then=deployed)

@@ -1,0 +1,344 @@
+"""Advice from a fleet's log: read it, tune every candidate, race them, find what the answer hinges on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from turnout.errors import UserError
+from turnout.experiment import Experiment
+from turnout.fleet import Reading, read_fleet
+from turnout.fleet.advice.advice import Advice, Hinge
+from turnout.fleet.advice.advice_page import write_advice
+from turnout.fleet.advice.aims import Judge, find_aim
+from turnout.fleet.advice.candidates import PLAIN, Candidate, given_candidates, known_candidates, with_rate
+from turnout.fleet.advice.cases import ROUNDS, FleetFacts, RaceCase, facts_of, given_case, stand_ins
+from turnout.fleet.advice.race import LOOKS, Race, Scores, mean
+from turnout.fleet.advice.race_board import RaceBoard
+from turnout.fleet.advice.race_plan import FIRST_TUNING_SEED, RACING, TUNING_ENDS, RacePlan, planned
+from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers, refuse_full
+from turnout.fleet.reading import seconds as seconds_of
+from turnout.machine.threads import cores
+from turnout.running.folder import held, make_folder, new_folder
+from turnout.running.plan import PlannedRun, can_travel
+from turnout.running.tracks.building import log_matches
+from turnout.running.tracks.prepare import prepare
+from turnout.running.tracks.weights import Weights
+from turnout.statistics import compare
+
+TUNE, RACE, HALVED, SKEWED = "tune", "race", "turnout halved", "data more skewed"
+HINGE_SEEDS, CONTENDERS = 8, 5
+
+
+def advise(
+    log: str | Path,
+    experiment: Experiment | Mapping[str, Experiment] | None = None,
+    *,
+    aim: str = "accuracy",
+    budget: str | float = "10min",
+    out: str | Path | None = None,
+    reading: Reading = Reading(),  # noqa: B008 (frozen)
+    also: Sequence[str] = (),
+    candidates: Mapping[str, Mapping[str, Any]] | None = None,
+    only: Sequence[str] = (),
+    rounds: int | None = None,
+    seeds: int | None = None,
+    tune: bool = True,
+    hinges: bool = True,
+    first_seed: int = 0,
+    jobs: int | None = None,
+    quiet: bool = False,
+    data_dir: str | Path | None = None,
+) -> Advice:
+    """Which method suits a fleet, from its log; the folder `out` has the page, recommended.toml and all numbers.
+
+    experiment  data and model to try it on (a dict: its variants are candidates too); None: the digits
+    aim         "accuracy", "worst-tenth", "personal" or "bytes"
+    budget      "10min" or seconds; called again with the same folder, the advice resumes
+    reading     how the log is read
+    also        further candidates as settings, "algorithm.weighting=my.module:Mine"
+    candidates  further candidates as changes, {"mine": {"algorithm.weighting": Mine()}}
+    only        names of candidates: no others race
+    rounds      of a run, instead of the experiment's
+    seeds       the most that are raced, whatever the budget
+    tune        whether learning rates are tuned
+    hinges      whether it is tried what the answer hinges on
+    first_seed  seeds are counted from here: another one repeats the whole advice with other draws
+    jobs        runs side by side; None: one a core
+    """
+    started, folder_of_data = time.monotonic(), Path(data_dir) if data_dir else None
+    fleet = read_fleet(log, reading)
+    folder = Path(out) if out is not None else new_folder(f"advise-{Path(log).stem}")
+    refuse_full(folder)
+    make_folder(folder)
+    given: dict[str, Experiment] = {}
+    if experiment is not None:
+        given = {experiment.title or "as given": experiment} if isinstance(experiment, Experiment) else dict(experiment)
+    facts, wanted = facts_of(fleet), find_aim(aim)
+    if given:
+        cases = [given_case(next(iter(given.values())), Path(log), reading, rounds)]
+    else:
+        cases = stand_ins(fleet, facts, folder, rounds or ROUNDS)
+    track = prepare(cases[0].experiment, folder_of_data)
+    track.runtime.close()
+    if not isinstance(track, Weights):
+        raise UserError("advice is for methods that federate weights")
+    if given:
+        matches = [match.sentence() for match in log_matches(track.experiment)]
+        facts = replace(facts, assumed=(*facts.assumed, *matches))
+    listed = known_candidates(wanted, facts, track.template)
+    listed += given_candidates(cases[0].experiment, given, also)
+    listed += [Candidate(name, "asked for", changes, True) for name, changes in (candidates or {}).items()]
+    names = [c.name for c in listed]
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise UserError(f"two candidates are called {twice[0]!r}: give yours another name")
+    if unknown := [name for name in only if name not in names]:
+        raise UserError(f"there is no candidate {unknown[0]!r}: {', '.join(names)}")
+    with held(folder):
+        able, refused = _able([c for c in listed if not only or c.name in only], cases, folder_of_data)
+        budget_seconds = float(budget) if isinstance(budget, int | float) else seconds_of(budget)
+        question = {
+            "log": str(log),
+            "reading": repr(reading),
+            "aim": aim,
+            "first_seed": first_seed,
+            "candidates": {c.name: repr(dict(c.changes)) for c in able},
+            "worlds": {case.name: repr(case.experiment.world.data) + repr(case.experiment.model) for case in cases},
+        }
+        ledger = TrialLedger(folder)
+        ledger.refuse_another(question)
+        runs = [PlannedRun(c.name, 0, c.on(case.experiment), ".") for c in able for case in cases]
+        shared = all(run.experiment.runtime.shares_the_machine for run in runs) and can_travel(runs)
+        side_by_side = (jobs or cores()) if shared else 1
+        plan = planned(cases, len(able), max(1.0, budget_seconds - ledger.spent), side_by_side, folder, tune)
+        cases = [case.lasting(plan.rounds) for case in cases]
+        with TrialWorkers(side_by_side, folder_of_data) as workers, RaceBoard(wanted, quiet) as board:
+            board.show_facts(facts.sentences())
+            work = AdviceWork(
+                able, cases, Judge.of(wanted, cases[0].experiment.task), plan, ledger, workers, board,
+                budget_seconds, started - ledger.spent, seeds or LOOKS[-1], hinges, first_seed,
+            )  # fmt: skip
+            advice = replace(work.advice(facts, refused, folder), warnings=track.warnings)
+    write_advice(advice)
+    return advice
+
+
+def _able(
+    listed: Sequence[Candidate], cases: Sequence[RaceCase], data_dir: Path | None
+) -> tuple[list[Candidate], dict[str, str]]:
+    """The candidates that can run in every case, and why the others cannot."""
+    able, refused = [], {}
+    for candidate in listed:
+        try:
+            for case in cases:
+                prepare(candidate.on(case.experiment), data_dir).runtime.close()
+            able.append(candidate)
+        except UserError as error:
+            if candidate.name == PLAIN:
+                raise
+            refused[candidate.name] = str(error)
+    if not able:
+        raise UserError("no candidate can run here: " + "; ".join(f"{n}: {w}" for n, w in refused.items()))
+    return able, refused
+
+
+@dataclass
+class AdviceWork:
+    """The work of one advice: tune every candidate in the same way, race them, and run the contenders under changed
+    conditions. All outcomes are in the ledger, so it can be stopped at any time.
+
+    candidates, cases, judge, plan, ledger, workers, board   what it works with
+    budget       seconds it may take
+    started      when it began, by time.monotonic
+    most_seeds   that are raced
+    ask_further  whether contenders run under changed conditions
+    first_seed   seeds are counted from here
+    chosen       the tuned settings of each candidate
+    """
+
+    candidates: list[Candidate]
+    cases: list[RaceCase]
+    judge: Judge
+    plan: RacePlan
+    ledger: TrialLedger
+    workers: TrialWorkers
+    board: RaceBoard
+    budget: float
+    started: float
+    most_seeds: int
+    ask_further: bool
+    first_seed: int
+    chosen: dict[str, str] = field(default_factory=dict)
+
+    def spent(self) -> float:
+        return time.monotonic() - self.started
+
+    def advice(self, facts: FleetFacts, refused: Mapping[str, str], folder: Path) -> Advice:
+        self.tune()
+        race, scores = self.race()
+        hinges = [self.hinge(race, scores, what) for what in (HALVED, SKEWED) if self.ask_further]
+        outcomes: dict[str, dict[tuple[str, int], TrialOutcome]] = {name: {} for name in race.names}
+        for name in race.names:
+            for case in self.cases:
+                for seed in scores[name]:
+                    outcome = self.ledger.outcomes.get(Trial(RACE, name, self.chosen[name], case.name, seed))
+                    if outcome:
+                        outcomes[name][case.name, seed] = outcome
+        return Advice(
+            folder=folder,
+            facts=facts,
+            judge=self.judge,
+            plan=self.plan,
+            cases=self.cases,
+            candidates={c.name: c for c in self.candidates},
+            settings=self.chosen,
+            refused=dict(refused),
+            race=race,
+            scores=scores,
+            by_case={case.name: self._scores(race.names, [case], RACE) for case in self.cases},
+            hinges=[hinge for hinge in hinges if hinge is not None],
+            outcomes=outcomes,
+            spent=self.spent(),
+            budget=self.budget,
+        )
+
+    def tune(self) -> None:
+        """Choose every candidate's settings, on seeds that do not race, and the target of the judge."""
+        if self.plan.tuning_seeds:
+            rates = self.plan.settings()
+            by_seed = {
+                seed: [
+                    Trial(TUNE, c.name, s, case.name, seed)
+                    for c in self.candidates
+                    for s in rates
+                    for case in self.cases
+                ]
+                for seed in self.plan.seeds
+            }
+            step = f"tuning the learning rate of {len(self.candidates)} candidates"
+            trials = [trial for of_seed in by_seed.values() for trial in of_seed]
+            self._run(trials, step, lambda: self.spent() > TUNING_ENDS * self.budget)
+            whole = [all(trial in self.ledger.outcomes for trial in of_seed) for of_seed in by_seed.values()]
+            self.plan = self.plan.tuned_with((*whole, False).index(False))
+        self.judge = self.judge.aimed_at(self._plain_outcomes())
+        settings = self.plan.settings()
+        for c in self.candidates:
+            scores = {}
+            for s in settings:
+                found = [
+                    self.judge.score(outcome, case.name)
+                    for case in self.cases
+                    for seed in self.plan.seeds
+                    if (outcome := self.ledger.outcomes.get(Trial(TUNE, c.name, s, case.name, seed)))
+                ]
+                scores[s] = fmean(found) if found else -math.inf
+            self.chosen[c.name] = max(settings, key=scores.__getitem__) if self.plan.tuning_seeds else settings[0]
+
+    def _plain_outcomes(self) -> dict[str, list[TrialOutcome]]:
+        """Plain FedAvg's tuning runs with its best rate, by case; without tuning, a run of its own."""
+        first, settings = self.candidates[0].name, self.plan.settings()
+        if not self.plan.tuning_seeds:
+            trials = [Trial(TUNE, first, settings[0], case.name, FIRST_TUNING_SEED) for case in self.cases]
+            self._run(trials, "plain FedAvg", lambda: False)
+            return {trial.case: [self.ledger.outcomes[trial]] for trial in trials}
+        plainly = replace(self.judge, targets={}, whole={})
+        runs = {
+            s: {
+                case.name: [self.ledger.outcomes[Trial(TUNE, first, s, case.name, seed)] for seed in self.plan.seeds]
+                for case in self.cases
+            }
+            for s in settings
+        }
+
+        def total(s: str) -> float:
+            return math.fsum(plainly.score(o, case) for case, outcomes in runs[s].items() for o in outcomes)
+
+        return runs[max(settings, key=total)]
+
+    def race(self) -> tuple[Race, Scores]:
+        race = Race.of([c.name for c in self.candidates])
+        scores: Scores = {name: {} for name in race.names}
+        while not race.decided and (look := race.next_look()) is not None and look <= self.most_seeds:
+            trials = [
+                Trial(RACE, name, self.chosen[name], case.name, seed)
+                for seed in range(look)
+                for name in race.running
+                for case in self.cases
+            ]
+            self.board.show_race(race, scores)
+            step = f"racing {len(race.running)} candidates to seed {look}"
+            done = self._run(trials, step, lambda: self.spent() > RACING * self.budget)
+            scores = {**scores, **self._scores(race.running, self.cases, RACE)}
+            if not done:
+                break
+            race = race.looked_at({n: scores[n] for n in race.running}, look)
+            if race.level(scores, self.judge.margin):
+                break
+        self.board.show_race(race, scores)
+        return race, scores
+
+    def _scores(self, names: Iterable[str], cases: Sequence[RaceCase], part: str) -> dict[str, dict[int, float]]:
+        """The mean score over cases of every seed that ran in all of them."""
+        found: dict[str, dict[int, float]] = {}
+        for name in names:
+            found[name] = {}
+            for seed in range(FIRST_TUNING_SEED):
+                trials = [Trial(part, name, self.chosen[name], case.name, seed) for case in cases]
+                if not all(trial in self.ledger.outcomes for trial in trials):
+                    break
+                found[name][seed] = fmean(self.judge.score(self.ledger.outcomes[trial], trial.case) for trial in trials)
+        return found
+
+    def hinge(self, race: Race, scores: Scores, what: str) -> Hinge | None:
+        """The contenders again, in the same world but for one change."""
+        cases = [c for c in self.cases if what == HALVED or c.skewed is not None]
+        names = contenders(race, scores)
+        if not cases or len(names) < 2:
+            return None
+        trials = [
+            Trial(what, name, self.chosen[name], case.name, seed)
+            for seed in range(HINGE_SEEDS)
+            for name in names
+            for case in cases
+        ]
+        share = 0.5 if what == HALVED else 1.0
+        until = self.spent() + share * max(0.0, self.budget - self.spent())
+        self._run(trials, f"what if: {what}", lambda: self.spent() > until)
+        found = self._scores(names, cases, what)
+        seeds = set.intersection(*(set(v) for v in found.values()))
+        if len(seeds) < 2:
+            return None
+        return Hinge(what, compare({n: {s: v[s] for s in seeds} for n, v in found.items()}), len(seeds))
+
+    def _run(self, trials: Sequence[Trial], step: str, stop: Callable[[], bool]) -> bool:
+        """Run the trials that are not in the ledger yet; whether all are there now."""
+        missing = [trial for trial in trials if trial not in self.ledger.outcomes]
+        by_name, by_case = {c.name: c for c in self.candidates}, {case.name: case for case in self.cases}
+        self.board.begin(step, len(missing), self.spent(), self.budget)
+        work = ((t, self._experiment(by_name[t.candidate], by_case[t.case], t)) for t in missing)
+        done = 0
+        for trial, outcome in self.workers.outcomes(work, stop):
+            self.ledger.add(trial, outcome, self.spent())
+            done += 1
+            self.board.advance(self.spent())
+        return done == len(missing)
+
+    def _experiment(self, candidate: Candidate, case: RaceCase, trial: Trial) -> Experiment:
+        base = case.halved() if trial.part == HALVED else case.experiment
+        if trial.part == SKEWED and case.skewed is not None:
+            base = case.skewed
+        return with_rate(candidate.on(base), self.plan.rate(trial.settings)).but(seed=self.first_seed + trial.seed)
+
+
+def contenders(race: Race, scores: Scores) -> list[str]:
+    """The candidates worth further runs: the best that are running, plain FedAvg, and the last that were dropped."""
+    means = {name: mean(scores[name]) for name in race.names if scores.get(name)}
+    best = sorted(race.running, key=lambda name: -means.get(name, -math.inf))[: CONTENDERS - 1]
+    others = [d.name for d in sorted(race.dropped, key=lambda d: (-d.after, -d.gap))]
+    wanted = dict.fromkeys([*best, *([PLAIN] if PLAIN in means and PLAIN not in race.same else []), *others])
+    return [name for name in race.names if name in list(wanted)[:CONTENDERS]]

@@ -1,0 +1,125 @@
+"""The candidates: methods a fleet may be trained with, the simplest first, as changes of plain FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from turnout.errors import UserError
+from turnout.experiment import Experiment
+from turnout.fleet.advice.aims import Aim
+from turnout.fleet.advice.cases import FleetFacts
+from turnout.parts.compression.quantise import Quantise
+from turnout.parts.compression.ternary import SparseTernary
+from turnout.parts.membership.policy import DropInactive
+from turnout.parts.personal import Named, batch_norm
+from turnout.parts.substitution.friends import Friends
+from turnout.parts.substitution.stale import Stale
+from turnout.parts.terms.control_variates import Scaffold
+from turnout.parts.terms.proximal import Proximal
+from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedNova
+from turnout.running.config.read import parse_value, with_value
+
+PLAIN = "FedAvg"
+KEEP, SMALL_KEEP = 0.01, 0.05  # of a model's entries, in ternary messages; of a small model's
+SMALL = 100_000  # parameters
+RATES = (1 / 3, 1.0, 3.0)  # times the learning rate of the experiment: the settings that are tuned
+
+NOT_TRIED = (
+    "other learning-rate schedules, batch sizes and numbers of epochs than the experiment's",
+    "server optimizers (Adam, Yogi, Adagrad), the elastic term, FedGATE, VRL-SGD, MimeLite, APFL, FedAMP",
+    "asking other clients than the log did (selection), robust aggregation, scores instead of weights",
+    "the candidates' own settings (μ of FedProx, the share of entries that ternary messages keep) beside the defaults",
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method.
+
+    name        in tables
+    about       in a few words
+    changes     of the plain experiment, by path
+    own_models  whether clients get models of their own
+    """
+
+    name: str
+    about: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    own_models: bool = False
+
+    def on(self, experiment: Experiment) -> Experiment:
+        """The experiment with this method."""
+        return experiment.but(**self.changes)
+
+
+def known_candidates(aim: Aim, facts: FleetFacts, template: nn.Module) -> list[Candidate]:
+    """Our methods that can make a difference for this aim and this fleet."""
+    small = sum(p.numel() for p in template.parameters()) < SMALL
+    ternary = {"algorithm.compression": SparseTernary(SMALL_KEEP if small else KEEP)}
+    scheme_c, friends = {"algorithm.weighting": ByWork()}, {"algorithm.substitution": Friends()}
+    scaffold = {"algorithm.terms": (Scaffold(),)}
+    found = [
+        Candidate(PLAIN, "the mean over those who replied"),
+        Candidate("scheme A", "only complete work counts", {"algorithm.weighting": CompleteOnly()}),
+        Candidate("scheme B", "unfinished work counts as it is, absent shares keep the old model",
+                  {"algorithm.weighting": ByShare()}),
+        Candidate("scheme C", "unfinished work is scaled up to the full share", scheme_c),
+        Candidate("FedNova", "updates divided by their local steps", {"algorithm.weighting": FedNova()}),
+        Candidate("friends", "an absent client's share goes to the most similar one present", friends),
+        Candidate("friends + C", "friends, unfinished work scaled up", {**friends, **scheme_c}),
+        Candidate("stale", "an absent client takes part with its last update", {"algorithm.substitution": Stale()}),
+    ]  # fmt: skip
+    if facts.hardly_there:
+        found.append(Candidate("drop the inactive", "clients that hardly ever come are removed from the objective",
+                               {"algorithm.membership.drop": DropInactive(least=3.0)}))  # fmt: skip
+    if facts.left:
+        found.append(Candidate("leavers by rule", "the bounds of paper 000 decide whether a client that left counts",
+                               {"algorithm.membership.leave": "decide"}))  # fmt: skip
+    found += [
+        Candidate("FedProx", "local steps are pulled back to where they began", {"algorithm.terms": (Proximal(0.1),)}),
+        Candidate("SCAFFOLD", "control variates correct the drift of local steps", scaffold),
+        Candidate("SCAFFOLD + friends", "control variates, and friends for the absent", {**scaffold, **friends}),
+        Candidate("ternary", "sparse ternary messages both ways", ternary),
+    ]
+    if aim.name == "bytes":
+        found.append(Candidate("8 bits", "updates in eight bits an entry", {"algorithm.compression": Quantise()}))
+        found.append(Candidate("ternary + C", "ternary messages, unfinished work scaled up", {**ternary, **scheme_c}))
+    for name, rule in own_layers(template).items() if aim.own_models else ():
+        own = {"algorithm.personal": rule, "algorithm.share_personal": True, "algorithm.newcomers": "average"}
+        found.append(Candidate(f"personal {name}", f"{name} stays on the client", own, True))
+        about = f"{name} stays on the client, unfinished work scaled up"
+        found.append(Candidate(f"personal {name} + C", about, {**own, **scheme_c}, True))
+    return found
+
+
+def own_layers(template: nn.Module) -> dict[str, Any]:
+    """The layers that may stay on clients: BatchNorm if the model has it, else its last layer."""
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in template.modules()):
+        return {"BatchNorm": batch_norm}
+    holders = [name for name, module in template.named_modules() if any(True for _ in module.parameters(recurse=False))]
+    return {"last layer": Named(f"{holders[-1]}.*")} if len(holders) > 1 else {}
+
+
+def given_candidates(base: Experiment, given: Mapping[str, Experiment], also: Sequence[str]) -> list[Candidate]:
+    """The user's own: the file's variants (or the file itself, if it is not plain), and settings `a.b=c`."""
+    listed = [(name, "from the experiment file", experiment) for name, experiment in given.items()]
+    listed = [entry for entry in listed if entry[2].algorithm != base.algorithm]
+    for setting in also:
+        path, equals, value = setting.partition("=")
+        if not equals:
+            raise UserError(f"--also {setting}: write it as algorithm.part=value, as for turnout run --set")
+        listed.append((setting, "asked for", with_value(base, path.strip(), parse_value(value))))
+    return [
+        Candidate(name, about, {"algorithm": made.algorithm}, getattr(made.algorithm, "makes_own", False))
+        for name, about, made in listed
+    ]
+
+
+def with_rate(experiment: Experiment, times: float) -> Experiment:
+    """The experiment with its local learning rate multiplied."""
+    lr = experiment.algorithm.local.optimizer.lr * times
+    return experiment.but(**{"algorithm.local.optimizer.lr": float(f"{lr:.3g}")})

@@ -1,0 +1,130 @@
+"""The diagnosis of a fleet's log in words and tables, for a terminal; diagnosis_page.py has the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from turnout.fleet.diagnosis import Diagnosis, OutageNote, PartToTry
+from turnout.fleet.fleet_participation import LogComparison
+from turnout.running.charts.units import duration, show, sparkline
+
+NAMED = 6  # clients of a list
+NAMES = {
+    "turnout": "turnout",
+    "work": "work of those who came",
+    "stay": "a stay, in rounds",
+    "away": "an absence, in rounds",
+    "uneven": "spread of clients' own turnouts",
+    "together": "how alike absences are (correlation)",
+    "by_round": "spread of the turnout over rounds",
+}
+
+
+def facts(found: Diagnosis) -> list[tuple[str, str]]:
+    """(name, value) of the key numbers."""
+    every = [] if found.every is None else [("a round is", duration(found.every))]
+    mass = [] if found.mass is None else [("examples that turn up", show(found.mass, "percent"))]
+    return [
+        ("clients", f"{found.clients:,}"),
+        ("rounds", f"{found.rounds:,}"),
+        *every,
+        ("turnout", show(found.turnout, "percent")),
+        ("work of those who came", show(found.work, "percent")),
+        ("finish all of it", show(found.complete, "percent")),
+        *mass,
+    ]
+
+
+def sentences(found: Diagnosis) -> Iterator[str]:
+    """The findings in words."""
+    for words, lasts in (("A stay", found.stay), ("An absence", found.away)):
+        unit = "" if found.every is None else f" ({duration(lasts.mean * found.every)})"
+        if lasts.count:
+            yield (
+                f"{words} lasts {lasts.mean:.1f} rounds on average{unit}, half of them {lasts.median:.0f} or less, a "
+                f"tenth more than {lasts.longest_tenth:.0f}."
+            )
+        else:
+            yield f"{words} never occurs."
+    for i, group in enumerate(found.groups, 1):
+        out = "" if group.outages is None else f"; {_times(group.outages)}"
+        yield (
+            f"Group {i}: {len(group.clients):,} clients are away together ({_names(group.clients)}), each "
+            f"{group.like:.2f} like the others, turnout {group.turnout:.0%}{out}."
+        )
+    if not found.groups:
+        yield "No group of clients is away together more than chance and the hour explain."
+    if found.outages is not None:
+        yield f"The whole fleet: {_times(found.outages)}."
+    if found.hardly_there:
+        held = "" if found.hardly_mass is None else f", with {found.hardly_mass:.0%} of the examples"
+        yield (
+            f"{len(found.hardly_there):,} clients come to fewer than 5 % of their rounds{held}: "
+            f"{_names(found.hardly_there)}."
+        )
+    for words, listed in (("joined", found.joined), ("left", found.left)):
+        if listed:
+            named = _names(tuple(f"{name} in round {t}" for name, t in listed))
+            yield f"{len(listed):,} clients {words} while the log was written: {named}."
+
+
+def _times(outages: OutageNote) -> str:
+    often = "out once" if outages.times == 1 else f"out {outages.times} times"
+    return f"{often}, {outages.rounds} rounds in all"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def comparison_rows(found: LogComparison) -> list[tuple[str, list[str]]]:
+    """(statistic, [log, blocks, fitted]), as shown."""
+    rows = []
+    for field, name in NAMES.items():
+        values = [getattr(one, field) for one in (found.log, found.blocks, found.fitted)]
+        percent = field in ("turnout", "work")
+        rows.append((name, [show(value, "percent") if percent else f"{value:.3g}" for value in values]))
+    if found.log.by_hour:
+        hours = np.array(found.log.by_hour)
+        apart = [float(np.abs(np.array(one.by_hour) - hours).max()) for one in (found.blocks, found.fitted)]
+        rows.append(("largest difference at an hour of the day", ["", *(show(value, "percent") for value in apart)]))
+    return rows
+
+
+def as_text(found: Diagnosis, parts: list[PartToTry], comparison: LogComparison | None) -> Iterator[Text | Table]:
+    """The diagnosis for a terminal, piece by piece."""
+    for words in found.assumed:
+        yield Text(f"assumed: {words}", style="dim")
+    yield Text("  ".join(f"{name}: {value}" for name, value in facts(found)))
+    yield Text()
+    for name, values in (
+        ("turnout by round", found.turnout_by_round),
+        ("turnout by hour, 0 to 23", found.turnout_by_hour),
+        ("turnout by day, Monday to Sunday", found.turnout_by_weekday),
+    ):
+        if values:
+            ends = " to ".join(show(float(end(values)), "percent") for end in (np.nanmin, np.nanmax))
+            yield Text.assemble((f"{name}: ", "dim"), (sparkline(np.array(values), 48), "blue"), f" {ends}")
+    yield Text()
+    yield from (Text(words) for words in sentences(found))
+    yield Text()
+    yield _table("parts to try", ("setting", "because"), [(part.setting, part.why) for part in parts])
+    if comparison is not None:
+        yield Text()
+        title = f"draws from the log, beside it (blocks of {comparison.stretch} rounds)"
+        rows = [(name, *values) for name, values in comparison_rows(comparison)]
+        yield _table(title, ("", "log", "blocks", "fitted"), rows, right=True)
+
+
+def _table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]], right: bool = False) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="bold")
+    for i, name in enumerate(header):
+        table.add_column(name, justify="right" if right and i else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -1,0 +1,129 @@
+"""The replies of a round as the server's parts see them: decoded, then weighed and summed, then applied.
+
+Shape letters: C clients of the cohort, R replies, P shared parameters, L clients that have left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from turnout.types import Tensors, Turnout
+
+PER_REPLY = ("client_R", "position_R", "update_RP", "scale_R", "loss_R", "sent_scale_R", "start_RP", "weight_R")
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The decoded updates of a round, one row per reply. Substitution and aggregation see this.
+
+    On a GPU the next round reuses the memory of `update_RP`: copy what is to be kept.
+
+    t             round
+    seed          of the experiment
+    client_R      the client of each reply
+    update_RP     its decoded update of the shared parameters
+    start_P       the shared parameters at the beginning of the round
+    turnout       of the whole cohort
+    position_R    each reply's place in the cohort
+    scale_R       factor that the server still applies to each update (`scale_at = "server"`); None: none
+    sent_scale_R  factor that each client had applied to its update before sending it; None: none
+    loss_R        mean training loss of each client over its local steps
+    lr            learning rate of the clients
+    start_RP      what each client started from, where that was not the shared parameters
+    members       number of clients in the objective
+    objective_share  computes each reply's share p_k of the whole objective
+    left          kept rows [L, ...] of clients that left but still count: term -> name -> rows
+    states        state means to be taken beside the update (BatchNorm statistics, ...): name -> [R, ...]
+    uploads       uploads of the terms: term -> name -> [R, ...]
+    hints         uploads for the substitution: name -> [R, ...]
+    """
+
+    t: int
+    seed: int
+    client_R: Tensor
+    update_RP: Tensor
+    start_P: Tensor
+    turnout: Turnout
+    position_R: Tensor
+    scale_R: Tensor | None = None
+    sent_scale_R: Tensor | None = None
+    loss_R: Tensor | None = None
+    lr: float = 1.0
+    start_RP: Tensor | None = None
+    members: int = 0
+    objective_share: Callable[[], Tensor] | None = None
+    left: dict[str, Tensors] = field(default_factory=dict)
+    states: Tensors = field(default_factory=dict)
+    uploads: dict[str, Tensors] = field(default_factory=dict)
+    hints: Tensors = field(default_factory=dict)
+
+    @cached_property
+    def turnout_R(self) -> Turnout:
+        """The turnout of the clients that replied, row by row."""
+        return self.turnout.take(self.position_R)
+
+    @cached_property
+    def objective_share_R(self) -> Tensor:
+        """p_k: each reply's share of the whole objective, whichever clients were asked."""
+        assert self.objective_share is not None
+        return self.objective_share()
+
+    @property
+    def scaled_R(self) -> Tensor:
+        """Factor that each client had applied to its update before sending it."""
+        return torch.ones(len(self.client_R), dtype=torch.float64) if self.sent_scale_R is None else self.sent_scale_R
+
+    def take(self, rows: Tensor) -> Self:
+        """The same record for some of the replies."""
+
+        def chosen(tensors: Tensors) -> Tensors:
+            return {name: value[rows.to(value.device)] for name, value in tensors.items()}
+
+        share = self.objective_share
+        changes: dict[str, Any] = chosen({n: v for n in PER_REPLY if (v := getattr(self, n, None)) is not None})
+        changes |= {"states": chosen(self.states), "hints": chosen(self.hints)}
+        changes["uploads"] = {term: chosen(tensors) for term, tensors in self.uploads.items()}
+        return replace(self, objective_share=None if share is None else lambda: share()[rows], **changes)
+
+    def models(self) -> Tensor:
+        """The weights each client ended with: start + update, unscaled."""
+        start = self.start_P if self.start_RP is None else self.start_RP
+        return start + self.update_RP / self.scaled_R[:, None].to(self.update_RP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate(Updates):
+    """Updates after aggregation, of the replies that were used. The server step sees this.
+
+    weight_R  coefficient of each update in the sum
+    sum_P     weighted sum of the updates
+    """
+
+    weight_R: Tensor
+    sum_P: Tensor
+
+    @classmethod
+    def of(cls, updates: Updates, weight_R: Tensor, sum_P: Tensor) -> Aggregate:
+        """These updates with their weights and their sum."""
+        return cls(**{f.name: getattr(updates, f.name) for f in fields(Updates)}, weight_R=weight_R, sum_P=sum_P)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied(Aggregate):
+    """An aggregate after the server step. Mixing, selection and the server side of terms see this.
+
+    new_P  the shared parameters after the step and the encoding of the broadcast
+    """
+
+    new_P: Tensor
+
+    @classmethod
+    def after(cls, aggregate: Aggregate, new_P: Tensor) -> Applied:
+        """The aggregate, applied to the shared parameters."""
+        return cls(**{f.name: getattr(aggregate, f.name) for f in fields(Aggregate)}, new_P=new_P)

@@ -1,0 +1,140 @@
+"""Recipes: functions that return complete experiments, and how they are found.
+
+A recipe is a public function that is annotated `-> Experiment` or `-> dict[str, Experiment]` (variants by name) and can
+be called without arguments. There is no registry: the recipes below are those of the core; an installed package adds
+its own through an entry point of the group `turnout.recipes`, whose value is a module or a package of modules; and
+any function is a recipe by its dotted path, `turnout run package.module:function`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from types import ModuleType
+
+import turnout.models as models
+from turnout.data import Digits, Pareto, Synthetic
+from turnout.data.partition import Classes
+from turnout.errors import UserError, nearest
+from turnout.experiment import Algorithm, Evaluate, Experiment, World
+from turnout.parts.local import Local
+from turnout.parts.optimizers import SGD
+from turnout.parts.schedules import InverseClock
+from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
+from turnout.world.participation import Traces
+
+Recipe = Callable[..., Experiment | dict[str, Experiment]]
+SCHEMES: dict[str, Weighting] = {"A": CompleteOnly(), "B": ByShare(), "C": ByWork()}
+
+
+def digits(clients: int = 50, rounds: int = 40) -> Experiment:
+    """A small CNN on the embedded digits, two classes per client, five kinds of devices, scheme C."""
+    return Experiment(
+        world=World(
+            data=Digits(clients=clients, partition=Classes(per_client=2)),
+            participation=Traces(first=5),
+        ),
+        model=models.digits_cnn(),
+        algorithm=Algorithm(local=Local(SGD(lr=0.1), epochs=5, batch_size=10), weighting=ByWork()),
+        rounds=rounds,
+        evaluate=Evaluate(per_client=True),
+        title="digits",
+    )
+
+
+def participation(
+    traces: int = 5, iid: bool = False, clients: int = 50, epochs: int = 5, cap: int = 300, rounds: int = 100
+) -> dict[str, Experiment]:
+    """Schemes A, B, C on SYNTHETIC(1,1), 50 devices on five traces; in seconds, without downloads.
+
+    Scheme A uses complete work only, B every update as it is, C scales it by E / s; under B and C the share of an
+    absent device keeps the old model (Ruan et al., flexible device participation). A device has at most `cap` samples;
+    `iid` is what that paper calls so, SYNTHETIC(0,0).
+    """
+    spread = 0.0 if iid else 1.0
+    world = World(Synthetic(alpha=spread, beta=spread, clients=clients, sizes=Pareto(cap=cap)), Traces(first=traces))
+    return compare_schemes(world, models.Logistic(), lr=1.0, batch_size=20, epochs=epochs, rounds=rounds)
+
+
+def compare_schemes(
+    world: World, model: models.Model, *, lr: float, batch_size: int, epochs: int, rounds: int
+) -> dict[str, Experiment]:
+    """One experiment per scheme: plain SGD, `epochs` a round, learning rate lr / (t + 1)."""
+    local = Local(SGD(lr=lr), epochs=epochs, batch_size=batch_size, schedule=InverseClock())
+    return {
+        scheme: Experiment(world, model, Algorithm(local=local, weighting=weighting), rounds=rounds)
+        for scheme, weighting in SCHEMES.items()
+    }
+
+
+def recipes() -> dict[str, Recipe]:
+    """All recipes by name: those of the core, then those of installed packages.
+
+    >>> list(recipes())[:2]
+    ['digits', 'participation']
+    """
+    found = dict(_CORE)
+    for entry in entry_points(group="turnout.recipes"):
+        try:
+            module = importlib.import_module(entry.value)
+            names = pkgutil.iter_modules(getattr(module, "__path__", []), f"{entry.value}.")
+            modules = [module, *(importlib.import_module(info.name) for info in names)]
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            warnings.warn(f"the recipes of {entry.value} cannot be loaded ({why})", stacklevel=2)
+            continue
+        for one in modules:
+            found = found | _recipes_in(one) | found  # the core's own stay
+    return found
+
+
+def _recipes_in(module: ModuleType) -> dict[str, Recipe]:
+    """The public functions of a module that make experiments without arguments."""
+    returns = ("Experiment", "dict[str, Experiment]", Experiment, dict[str, Experiment])
+    return {
+        name.replace("_", "-"): function
+        for name, function in vars(module).items()
+        if inspect.isfunction(function)
+        and function.__module__ == module.__name__
+        and not name.startswith("_")
+        and function.__annotations__.get("return") in returns
+        and all(p.default is not p.empty for p in inspect.signature(function).parameters.values())
+    }
+
+
+_CORE = _recipes_in(sys.modules[__name__])
+
+
+def find_recipe(name: str) -> Recipe | None:
+    """A recipe by name; other packages are imported only if the core has none of that name."""
+    name = name.replace("_", "-")
+    return _CORE.get(name) or recipes().get(name)
+
+
+def cook(name: str) -> dict[str, Experiment]:
+    """The variants of a recipe by name, or by the dotted path `package.module:function` of one's own."""
+    if ":" in name:
+        from turnout.running.config.dotted import usual_code
+
+        recipe, name = usual_code().named(name, "the recipe"), name.rpartition(":")[2]
+    elif (recipe := find_recipe(name)) is None:
+        raise UserError(f"there is no recipe {name!r}, and no such file: {nearest(name, recipes())}")
+    try:
+        made = recipe()
+    except UserError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"{type(error).__name__}: {error}"
+        raise UserError(f"the recipe {name} failed in {place.filename}, line {place.lineno}: {why}") from error
+    if isinstance(made, Experiment):
+        return {made.title or name: made}
+    if isinstance(made, Mapping) and made and all(isinstance(e, Experiment) for e in made.values()):
+        return {str(variant): experiment for variant, experiment in made.items()}
+    raise UserError(f"the recipe {name} gave {type(made).__name__}: return an Experiment, or a dict of them by variant")

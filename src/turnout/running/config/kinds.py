@@ -1,0 +1,195 @@
+"""The roles of an experiment, and the short names of the parts that play them.
+
+A role is the type a setting is annotated with. The modules that hold its parts list them in a dictionary `KINDS` at
+their end; here is only where to look. Kinds of satellites (scores, Flower) are named here and imported when they are
+used. An installed package may add kinds by entry points: in the group `turnout.weighting`, the name of an entry point
+is a kind of weighting. Any other part is named by its dotted path, `package.module:Name` (dotted.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any
+
+from turnout.data.federation import DataSpec
+from turnout.data.partition import Partition
+from turnout.data.sizes import Sizes
+from turnout.errors import UserError, lacking
+from turnout.experiment import AlgorithmSpec
+from turnout.layout import Predicate
+from turnout.models.layers import ModelSpec
+from turnout.parts.aggregation import Aggregation
+from turnout.parts.closing import Closing
+from turnout.parts.compression.base import Compression
+from turnout.parts.mixing import Mixing
+from turnout.parts.optimizers import Optimizer
+from turnout.parts.schedules import Schedule
+from turnout.parts.selection import Selection
+from turnout.parts.server import ServerStep
+from turnout.parts.substitution.base import Substitution
+from turnout.parts.terms.base import Term
+from turnout.parts.weighting import Weighting
+from turnout.settings import RuntimeSpec
+from turnout.suggestions import kinds_in
+from turnout.tasks import TaskSpec
+from turnout.world.attacks import Attack
+from turnout.world.devices import Devices
+from turnout.world.events import Events
+from turnout.world.participation import Participation
+
+Maker = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Role:
+    """Where the kinds of a role are defined, and how they are called.
+
+    name        the role's name in files, messages and lists
+    protocol    the type its settings are annotated with
+    places      the modules with its kinds; of a package, all its modules that are not another role's place
+    public      the namespace of its kinds in Python, such as `participation` for `turnout.participation`
+    first       the kind that is listed first and given as an example, if not the first found
+    satellites  kinds of satellites by name, as "module:Name"
+    """
+
+    name: str
+    protocol: Any
+    places: tuple[str, ...]
+    public: str = ""
+    first: str | None = None
+    satellites: Mapping[str, str] = field(default_factory=dict)
+
+
+SCORES = {"scores": "turnout.scores.settings:Scores", "paper-literal": "turnout.scores.settings:paper_literal"}
+FLEET = {"fleet-log": "turnout.fleet.fleet_participation:FleetLog"}
+AS_FLEET = {"as-fleet-log": "turnout.fleet.fleet_participation:AsFleetLog"}
+FLOWER = {"flower": "turnout.deploy.settings:Flower"}
+ROLES = (
+    Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic"),
+    Role("partition", Partition, ("turnout.data.partition",), public="partition"),
+    Role("sizes", Sizes, ("turnout.data.sizes",), public="data"),
+    Role("participation", Participation, ("turnout.world.participation",), public="participation", satellites=FLEET),
+    Role("devices", Devices, ("turnout.world.devices",), public="devices", first="tiers"),
+    Role("selection", Selection, ("turnout.parts.selection",), public="selection", satellites=AS_FLEET),
+    Role("model", ModelSpec, ("turnout.models",), public="models", first="logistic"),
+    Role("task", TaskSpec, ("turnout.tasks",), public="tasks"),
+    Role("algorithm", AlgorithmSpec, ("turnout.experiment",), satellites=SCORES),
+    Role("optimizer", Optimizer, ("turnout.parts.optimizers",), public="optimizers"),
+    Role("schedule", Schedule, ("turnout.parts.schedules",), public="schedules"),
+    Role("term", Term, ("turnout.parts.terms",), public="terms", first="proximal"),
+    Role("mixing", Mixing, ("turnout.parts.mixing",), public="mixing"),
+    Role("personal", Predicate, ("turnout.parts.personal",), public="personal"),
+    Role("compression", Compression, ("turnout.parts.compression",), public="compression"),
+    Role("substitution", Substitution, ("turnout.parts.substitution",), public="substitution"),
+    Role("weighting", Weighting, ("turnout.parts.weighting",), public="weighting"),
+    Role("aggregation", Aggregation, ("turnout.parts.aggregation", "turnout.parts.robust"), public="aggregation"),
+    Role("server", ServerStep, ("turnout.parts.server",), public="server"),
+    Role("closing", Closing, ("turnout.parts.closing",), public="closing"),
+    Role("event", Events, ("turnout.world.events",), public="events"),
+    Role("attack", Attack, ("turnout.world.attacks",), public="attacks"),
+    Role("runtime", RuntimeSpec, ("turnout.settings",), public="runtime", satellites=FLOWER),
+)
+
+
+KINDS: dict[Any, dict[str, Maker]] = {}
+for _role in ROLES:
+    _others = {place for other in ROLES for place in other.places if other is not _role}
+    _found = {name: maker for place in _role.places for name, maker in kinds_in(place, leave_out=_others).items()}
+    KINDS[_role.protocol] = _found if _role.first is None else {_role.first: _found[_role.first], **_found}
+ROLE_NAMES: dict[Any, str] = {role.protocol: role.name for role in ROLES}
+SATELLITES: dict[Any, Mapping[str, str]] = {role.protocol: role.satellites for role in ROLES if role.satellites}
+DEFAULT_KINDS = {AlgorithmSpec: "weights"}  # the kind of a table that names none
+
+
+def is_installed(place: str) -> bool:
+    """Whether the satellite of a kind, given as "module:Name", is installed; imports nothing of it."""
+    return importlib.util.find_spec(".".join(place.split(".")[:2])) is not None
+
+
+def load_place(place: str) -> Any:
+    """The object at "module:Name"."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def all_kinds(role: Any) -> dict[str, Maker]:
+    """The kinds of a role, those of installed satellites included, which this imports."""
+    places = SATELLITES.get(role, {})
+    return KINDS[role] | {kind: load_place(place) for kind, place in places.items() if is_installed(place)}
+
+
+def kind_names(role: Any) -> list[str]:
+    """The names of a role's kinds, for messages; imports nothing."""
+    return [*KINDS[role], *(kind for kind, place in SATELLITES.get(role, {}).items() if is_installed(place))]
+
+
+def public_kinds(namespace: str) -> dict[str, Maker]:
+    """The kinds that are public in a namespace of `turnout`, by the name they have in Python.
+
+    >>> public_kinds("sizes"), public_kinds("partition")["IID"].__name__
+    ({}, 'IID')
+    """
+    found: dict[str, Maker] = {}
+    for role in (role for role in ROLES if role.public == namespace):
+        for maker in KINDS[role.protocol].values():
+            if found.setdefault(maker.__name__, maker) is not maker:
+                both = " and ".join(f"{m.__module__}.{m.__name__}" for m in (found[maker.__name__], maker))
+                raise ValueError(f"two kinds have one public name in turnout.{namespace}: {both}: rename one")
+    return found
+
+
+@functools.cache
+def installed_kinds(role: str) -> dict[str, str]:
+    """The dotted paths of a role's entry points, by name; nothing of their packages is imported."""
+    return {entry.name: entry.value for entry in entry_points(group=f"turnout.{role}")}
+
+
+def check_plays(role: Any, thing: Any, dotted: str, path: str) -> None:
+    """Refuse a class, or an object, whose class is not derived from the role or from one of its kinds."""
+    if not isinstance(role, type):  # the role is a function
+        if not callable(thing):
+            raise UserError(f"{path}: {dotted} is not a {ROLE_NAMES[role]}: give a function")
+        return
+    kind = thing if inspect.isclass(thing) else type(thing)
+    if not any(base is role or is_kind(role, base) for base in kind.__mro__):
+        raise UserError(
+            f"{path}: {dotted} gives a {kind.__name__}, which is not declared to be a {ROLE_NAMES[role]}: derive its "
+            f"class from turnout.roles.{role.__name__}"
+        )
+    if thing is not kind and (missing := lacking(thing, role)):
+        raise UserError(f"{path}: {dotted} is not a complete {ROLE_NAMES[role]}: it lacks {', '.join(missing)}")
+
+
+def is_kind(role: Any, maker: Any) -> bool:
+    """Whether a class or function is one of our kinds of a role."""
+    return maker in KINDS[role].values() or _dotted(maker) in SATELLITES.get(role, {}).values()
+
+
+def name_of(role: Any, thing: Any) -> str:
+    """How a part is written in a file: its first name of more than one letter, its entry point or its dotted path."""
+    ours = KINDS.get(role, {})
+    is_part = any(isinstance(known, type) and isinstance(thing, known) for known in ours.values())
+    maker = thing if callable(thing) and not is_part else type(thing)
+    for kind, known in ours.items():
+        if known is maker and len(kind) > 1:
+            return kind
+    dotted = _dotted(maker)
+    for kind, place in SATELLITES.get(role, {}).items():
+        if place == dotted:
+            return kind
+    for kind, place in (installed_kinds(ROLE_NAMES[role]) if role in KINDS else {}).items():
+        module, _, name = place.partition(":")
+        if getattr(sys.modules.get(module), name, None) is maker:
+            return kind
+    return dotted
+
+
+def _dotted(maker: Any) -> str:
+    return f"{getattr(maker, '__module__', '')}:{getattr(maker, '__qualname__', '')}"

@@ -1,0 +1,340 @@
+"""Experiments from TOML, and single settings from the command line; write.py is the way back.
+
+The dataclasses' own type hints (hints.py) drive everything: a table becomes the object its field is annotated with, a
+role (a protocol with several implementations) is chosen by `kind`, and an unknown key is an error with the nearest
+names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from turnout.errors import Absent, UserError, lacking, nearest
+from turnout.experiment import Experiment
+from turnout.machine.checksums import check_text
+from turnout.models import ModelSpec
+from turnout.running.config.catalogue import find, meant
+from turnout.running.config.dotted import OWN, Code, Permission, usual_code
+from turnout.running.config.hints import Shape, fits, in_words, nothing, parsed, required, settable, takes_any
+from turnout.running.config.kinds import DEFAULT_KINDS, ROLE_NAMES, check_plays, is_kind, kind_names
+from turnout.running.config.write import OWN_OBJECT
+from turnout.running.config.write import to_toml as to_toml
+
+RUN_FILE = "experiment.toml"  # the name of a run's own file
+CHANGED = (
+    "a run keeps the settings it began with (--set changes rounds, stop and title); if you changed it yourself, delete "
+    "its last line"
+)
+BITS = 63  # of a whole number, beside its sign: what TOML promises, and records can hold
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """An experiment file as tables (variants.py: one with variants)."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        if Path(path).name == RUN_FILE:
+            check_text(Path(path), text, CHANGED)
+    except OSError as error:
+        hint = f"; turnout init {path} writes one to start from" if isinstance(error, FileNotFoundError) else ""
+        raise UserError(f"cannot read the experiment file {path}: {error.strerror}{hint}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+    return parse_table(text, str(path))
+
+
+def parse_table(text: str, where: str) -> dict[str, Any]:
+    """A TOML text as tables. `where`: the name of the text in messages."""
+    try:
+        table = tomllib.loads(text)
+        _check_numbers(table, where)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UserError(f"{where} is not valid TOML: {error}") from error
+    except UserError:
+        raise
+    except ValueError as error:  # Python refuses numbers with thousands of digits
+        raise UserError(f"{where} has a number with thousands of digits: a whole number has at most 19") from error
+    return table
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value, or the text itself if it is not one."""
+    try:
+        tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    except (ValueError, RecursionError):
+        pass  # parse_table explains it
+    return parse_table(f"value = {text}", f"{text[:40]}{'...' * (len(text) > 40)}")["value"]
+
+
+def _check_numbers(value: Any, where: str, path: str = "") -> None:
+    """Refuse whole numbers that are too large, at any depth."""
+    if isinstance(value, int) and value.bit_length() > BITS:
+        name = f"{where}: {path}" if path and path != "value" else where
+        raise UserError(f"{name} is a whole number of {value.bit_length()} bits: it may be at most {2**BITS - 1}")
+    if isinstance(value, Mapping | list):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            _check_numbers(item, where, f"{path}.{key}" if path else str(key))
+
+
+def load(path: str | Path, code: Permission | None = None) -> Experiment:
+    """Read an experiment file that holds one experiment."""
+    table = read_file(path)
+    if "variants" in table:
+        raise UserError(f"{path} has variants, and one experiment has none: turnout run {path} runs them all")
+    return from_table(table, code)
+
+
+def from_table(table: Mapping[str, Any], code: Permission | None = None) -> Experiment:
+    """An experiment from nested tables.
+
+    >>> from_table({"rounds": 3, "algorithm": {"weighting": "A"}}).algorithm.weighting
+    CompleteOnly()
+    """
+    return build(Experiment, dict(table), "", code)
+
+
+def open_table(table: Mapping[str, Any]) -> Experiment:
+    """The experiment of a run that is opened to read its records or weights: parts that cannot be built are `Absent`.
+
+    >>> open_table({"rounds": 3, "model": "<source 0123456789abcdef>"}).rounds
+    3
+    """
+    try:
+        return from_table(table)
+    except UserError:
+        if table.keys() - settable(Experiment).keys():
+            raise
+    found: Experiment = _open(Experiment, table, "")
+    return found
+
+
+def _open(kind: Any, table: Mapping[str, Any], path: str) -> Any:
+    hints = settable(kind)
+    if unknown := table.keys() - hints.keys():
+        raise UserError(f"unknown settings {', '.join(f'{path}{name}' for name in sorted(unknown))}")
+    arguments: dict[str, Any] = {}
+    for name, value in table.items():
+        here = f"{path}{name}"
+        try:
+            arguments[name] = build(hints[name], value, here)
+        except UserError as mistake:
+            arguments[name] = Absent(str(mistake))
+            if parsed(hints[name]).shape is Shape.SETTINGS and isinstance(value, Mapping):
+                try:
+                    arguments[name] = _open(hints[name], value, f"{here}.")
+                except UserError as inner:
+                    arguments[name] = Absent(str(inner))
+    return kind(**arguments)
+
+
+def build(hint: Any, value: Any, path: str, code: Permission | None = None) -> Any:
+    """A value of the hinted type from what TOML gave, or an error that says where.
+
+    All dotted paths are looked up before the first is imported. `code`: which are permitted (default: `usual_code`).
+    """
+    code = code or usual_code()
+    if isinstance(code, Code) and any(":" in text for text in texts(value)):
+        _build(hint, value, path, dataclasses.replace(code, names_only=True))
+    return _build(hint, value, path, code)
+
+
+def texts(value: Any) -> Iterator[str]:
+    """The texts in nested tables and lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from texts(item)
+
+
+def _build(hint: Any, value: Any, path: str, code: Permission) -> Any:
+    if isinstance(value, str) and re.fullmatch(OWN_OBJECT, value) and hint is not str:
+        raise UserError(
+            f"{path} was an object of your own ({value}), which a file can name but not hold: give the experiment in "
+            "Python, to.run(experiment, out, resume=True) or to.open_run(folder, experiment=experiment)"
+        )
+    found = parsed(hint)
+    match found.shape:
+        case Shape.ROLE:
+            return _build_role(hint, value, path, code)
+        case Shape.CHOICE:
+            return _build_choice(hint, value, path, code)
+        case Shape.LIST if isinstance(value, list | tuple):
+            return _items(tuple, found.inside[0], value, path, code)
+        case Shape.LIST if parsed(found.inside[0]).shape is Shape.ROLE:  # one part without a list
+            built = _build(found.inside[0], value, path, code)
+            return OWN if built is OWN else (built,)
+        case Shape.TABLE if isinstance(value, dict):
+            table = {name: _build(found.inside[0], item, f"{path}.{name}", code) for name, item in value.items()}
+            return OWN if any(item is OWN for item in table.values()) else table
+        case Shape.SET if isinstance(value, list | tuple | set | frozenset):
+            return _items(typing.get_origin(hint), found.inside[0], value, path, code)
+        case Shape.NAMED if isinstance(value, str) and value in hint.__members__:
+            return hint[value]
+        case Shape.LITERAL | Shape.NAMED if fits(hint, value):
+            return value
+        case Shape.SETTINGS:
+            return _build_fields(hint, value, path, code)
+        case Shape.FUNCTION if isinstance(value, str) and ":" in value:
+            return code.named(value, path)
+        case Shape.FUNCTION if callable(value):
+            return value
+        case Shape.PLAIN if fits(hint, value):
+            return hint(value) if hint in (float, Path) else value
+        case Shape.OTHER if hint is Any or (isinstance(hint, type) and isinstance(value, hint)):
+            return value
+    raise UserError(f"{path} must be {in_words(hint)}, not {value!r}")
+
+
+def _items(kind: Any, hint: Any, values: Any, path: str, code: Permission) -> Any:
+    built = [_build(hint, item, f"{path}.{i}", code) for i, item in enumerate(values)]
+    return OWN if any(item is OWN for item in built) else kind(built)
+
+
+def _build_role(role: Any, value: Any, path: str, code: Permission) -> Any:
+    if isinstance(value, str):
+        value = {"kind": value}
+    if value is None or isinstance(value, bool | int | float | list):
+        raise UserError(f"{path} must be a kind or a table with one, not {value!r}: {nearest('', kind_names(role))}")
+    if not isinstance(value, dict):
+        return value  # an object given in Python
+    if role in DEFAULT_KINDS:
+        value = {"kind": DEFAULT_KINDS[role]} | value
+    if "kind" not in value:
+        raise UserError(f'{path} needs a kind: {path}.kind = "..." {nearest("", kind_names(role))}')
+    if not isinstance(value["kind"], str):
+        raise UserError(f"{path}.kind must be a text, not {value['kind']!r}: {nearest('', kind_names(role))}")
+    maker = find(role, value["kind"], path, code)
+    rest = {name: item for name, item in value.items() if name != "kind"}
+    if maker is OWN:
+        return OWN
+    if not is_kind(role, maker):
+        return _build_own(role, maker, rest, path, code)
+    return _build_part(role, maker, rest, path, code)
+
+
+def _build_own(role: Any, maker: Any, settings: dict[str, Any], path: str, code: Permission) -> Any:
+    """A part from a class or function of the user's own; it must be declared to play the role."""
+    dotted = f"{maker.__module__}:{maker.__qualname__}"
+    is_spec = inspect.isclass(maker) and not issubclass(maker, nn.Module) and hasattr(maker, "build")
+    if role is ModelSpec and not is_spec:  # it makes a module, which is checked when the model is built
+        arguments = _arguments(maker, settings, path, code)
+        return partial(maker, **arguments) if arguments else maker
+    if code.checks_roles and inspect.isclass(maker):
+        check_plays(role, maker, dotted, path)
+    part = _build_part(role, maker, settings, path, code)
+    if code.checks_roles:
+        check_plays(role, part, dotted, path)
+    elif missing := lacking(part, role):
+        raise UserError(f"{path}: {dotted} is not a {ROLE_NAMES[role]}, it lacks {', '.join(missing)}")
+    return part
+
+
+def _build_part(role: Any, maker: Any, settings: dict[str, Any], path: str, code: Permission) -> Any:
+    is_part = not isinstance(role, type) and not inspect.isclass(maker) and bool(required(maker))
+    if is_part and settings:
+        raise UserError(
+            f"{path}: {maker.__name__} is a function, which has no settings: leave out {', '.join(settings)}"
+        )
+    return maker if is_part else _build_fields(maker, settings, path, code)
+
+
+def _build_choice(hint: Any, value: Any, path: str, code: Permission) -> Any:
+    options = parsed(hint).inside
+    wanted = [o for o in options if o is not type(None)]
+    none = nothing(hint)  # "none", or false
+    if len(wanted) < len(options):
+        is_none = isinstance(value, str) and value == none if none else value is False and bool not in wanted
+        if value is None or is_none:
+            return None
+    mistakes = []
+    for option in wanted:
+        try:
+            return _build(option, value, path, code)
+        except UserError as mistake:
+            mistakes.append(mistake)
+    if len(mistakes) > 1 and not any(parsed(option).shape in (Shape.ROLE, Shape.SETTINGS) for option in wanted):
+        raise UserError(f"{path} must be {' or '.join(dict.fromkeys(map(in_words, wanted)))}, not {value!r}")
+    raise mistakes[0]
+
+
+def _build_fields(maker: Any, value: Any, path: str, code: Permission) -> Any:
+    if not isinstance(value, dict):
+        if isinstance(maker, type) and isinstance(value, maker):
+            return value
+        raise UserError(f"{path or 'the experiment'} must be a table of settings, not {value!r}")
+    arguments = _arguments(maker, value, path, code)
+    missing = [name for name in required(maker) if name not in arguments]
+    if missing:
+        raise UserError(f"{path or 'the experiment'} needs {', '.join(missing)}: add {path}.{missing[0]} = ...")
+    return OWN if any(argument is OWN for argument in arguments.values()) else maker(**arguments)
+
+
+def _arguments(maker: Any, value: dict[str, Any], path: str, code: Permission) -> dict[str, Any]:
+    """The settings of a class or function, each of the type that it is annotated with."""
+    hints, arguments = settable(maker), {}
+    for name, item in value.items():
+        here = f"{path}.{name}" if path else name
+        if name not in hints and not takes_any(maker):
+            raise UserError(f"unknown setting {here}: {meant(name, maker, path)}")
+        arguments[name] = _build(hints.get(name, Any), item, here, code)
+    return arguments
+
+
+def with_setting(experiment: Experiment, setting: str) -> Experiment:
+    """One `a.b.c=value` from the command line, applied.
+
+    >>> with_setting(Experiment(), "algorithm.local.optimizer.lr=0.5").algorithm.local.optimizer.lr
+    0.5
+    """
+    path, equals, text = setting.partition("=")
+    if not equals or not path.strip() or not text.strip():
+        raise UserError(f"--set {setting}: write it as path=value, such as --set algorithm.local.epochs=5")
+    return with_value(experiment, path.strip(), parse_value(text.strip()))
+
+
+def with_value(thing: Any, path: str, value: Any, above: str = "") -> Any:
+    """The object with one setting replaced, by dotted path; a role's `kind` replaces the whole part."""
+    name, _, rest = path.partition(".")
+    here = f"{above}.{name}" if above else name
+    if isinstance(thing, tuple):
+        if not name.isdigit() or int(name) >= len(thing) or not rest:
+            raise UserError(
+                f"{here}: give the number of one of the {len(thing)} entries and a setting, such as terms.0.mu"
+            )
+        i = int(name)
+        return (*thing[:i], with_value(thing[i], rest, value, here), *thing[i + 1 :])
+    hints, now = settings_of(thing, here, above)
+    if name not in hints:
+        raise UserError(f"unknown setting {here}: {meant(name, thing, above)}")
+    whole = rest in ("", "kind")
+    changed = build(hints[name], value, here) if whole else with_value(now.get(name), rest, value, here)
+    return replaced(thing, {name: changed})
+
+
+def settings_of(thing: Any, here: str, above: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that a part may have, with their hints, and their present values."""
+    if isinstance(thing, partial):  # of a function that makes a model
+        return settable(thing.func), thing.keywords
+    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        raise UserError(
+            f"{here}: {above} has no settings of its own here; give it a kind first, --set {above}.kind=..."
+        )
+    hints = settable(type(thing))
+    return hints, {name: getattr(thing, name) for name in hints}
+
+
+def replaced(thing: Any, changes: Mapping[str, Any]) -> Any:
+    """A part with some of its settings replaced."""
+    return partial(thing, **changes) if isinstance(thing, partial) else dataclasses.replace(thing, **changes)

@@ -1,0 +1,76 @@
+"""Warnings about runs: nothing was trained, rounds were skipped, a loss exploded, a part or the data warns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from turnout.running.records.runs import RunRecords, Runs
+
+EXPLODED = 100  # times the loss before training
+NAMED = 3  # runs
+STILL, STILL_ROUNDS = 5, 3  # a run stood still if the last fifth of its rounds, and at least 3, were skipped
+
+
+def warnings_of(run: RunRecords) -> list[str]:
+    """The warnings about one run."""
+    found = list(run.warned)
+    for name, column in run.rounds.items():  # a part's column of warnings: the first
+        if name.endswith("_warning"):
+            texts = [f"{words} (round {t})" for t, words in enumerate(column.tolist()) if isinstance(words, str)]
+            found += texts[:1]
+    found += _untrained(run)
+    for name, (round_T, value_T) in run.curves.items():
+        if not name.endswith("_loss") or len(value_T) < 2 or round_T[0] != -1:
+            continue
+        first, last = float(value_T[0]), float(value_T[-1])
+        if last > EXPLODED * abs(first):
+            found.append(f"{name} is {last:.3g}, and was {first:.3g} before training: training has diverged. Lower "
+                         "algorithm.local.optimizer.lr, or ask for less local work")  # fmt: skip
+    return found
+
+
+def warnings_in(runs: Runs) -> list[tuple[str, str]]:
+    """(which runs, warning), each warning once; "" where it is about all of them."""
+    found: dict[str, list[str]] = {}
+    for run in runs.runs:
+        for words in warnings_of(run):
+            found.setdefault(words, []).append(run.name)
+    shown = []
+    for words, names in found.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        shown.append(("" if len(names) == len(runs.runs) else ", ".join(names[:NAMED]) + more, words))
+    return shown
+
+
+def _untrained(run: RunRecords) -> Iterator[str]:
+    reasons = run.rounds["skipped"].tolist()
+    skipped, rounds = [why for why in reasons if isinstance(why, str)], len(reasons)
+    if rounds and len(skipped) == rounds:
+        why = Counter(skipped).most_common(1)[0][0]
+        yield f"no client trained in any of the {rounds} rounds ({why}): the model is the one it began with"
+    elif still := stood_still(reasons):
+        yield f"{still}: the model is an old one"
+    elif (
+        rounds
+        and run.curves
+        and all(
+            len(value_T) > 1 and round_T[0] == -1 and value_T[0] == value_T[-1]
+            for round_T, value_T in run.curves.values()
+        )
+    ):
+        yield "nothing that is measured has changed since before training: look at the learning rates"
+
+
+def stood_still(skipped: Sequence[object]) -> str | None:
+    """A sentence if the last rounds were all skipped; None where they were few. A skipped round has a text as reason.
+
+    >>> stood_still([None, None, *["no client answered"] * 3])
+    'every round from 2 to 4 was skipped (no client answered)'
+    >>> stood_still([None, *["no client answered"] * 2])
+    """
+    moved = [t for t, why in enumerate(skipped) if not isinstance(why, str)]
+    since = moved[-1] + 1 if moved else 0
+    if len(skipped) - since < max(STILL_ROUNDS, len(skipped) // STILL):
+        return None
+    return f"every round from {since} to {len(skipped) - 1} was skipped ({skipped[-1]})"

@@ -1,0 +1,172 @@
+"""From settings to objects that run: a module from a model, weights from a file, parts bound to the data."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from turnout.data.description import enrolment_of as enrolment_of
+from turnout.errors import UserError, nearest
+from turnout.exchange import Enrolment
+from turnout.experiment import Experiment
+from turnout.rng import key
+from turnout.tasks import InOwnUnit
+from turnout.world.client_names import Match
+from turnout.world.enrolment import tied
+from turnout.world.events import Calendar, EventSetting, calendar_of
+from turnout.world.participation import Always
+from turnout.world.turnout_log import TurnoutLog
+
+
+def first_calendar(experiment: Experiment, enrolment: Enrolment) -> Calendar:
+    """All events of the world; with real clients, none is a member at first, and joining is observed."""
+    if hasattr(experiment.runtime, "enrol"):
+        return Calendar(torch.arange(enrolment.clients))
+    setting = EventSetting(enrolment.clients, enrolment.names, experiment.rounds, experiment.seed)
+    return calendar_of(experiment.world.events, setting)
+
+
+def refuse_simulation_only(experiment: Experiment) -> None:
+    """Refuse settings that simulate what real clients decide, or that train absent clients."""
+    world, kind = experiment.world, experiment.runtime.kind
+    if world.participation != Always():
+        raise UserError(
+            f"world.participation simulates who turns up, but with runtime {kind!r} that is observed: leave it out (to "
+            "repeat a deployment, run the replay.toml of its run folder)"
+        )
+    if world.events:
+        raise UserError(
+            f"world.events simulates who joins and leaves, but with runtime {kind!r} that is observed: leave it out, "
+            "and let devices join and leave"
+        )
+    if world.attack:
+        raise UserError(
+            f"world.attack makes simulated clients hostile, but with runtime {kind!r} clients are real: leave it out"
+        )
+    if experiment.evaluate.substitution:
+        raise UserError("evaluate.substitution also trains absent clients, which only a simulation can: leave it out")
+
+
+def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:
+    """Bind parts to the clients where needed (a fleet's log has names, a cohort may be too large), and the task to the
+    target's own unit."""
+    participation, selection = experiment.world.participation, experiment.algorithm.selection
+    for path, part in (("world.participation", participation), ("algorithm.selection", selection)):
+        experiment = experiment.but(**{path: tied(part, enrolment, experiment.rounds, path)})
+    if experiment.world.devices is not None:
+        devices = tied(experiment.world.devices, enrolment, experiment.rounds, "world.devices")
+        experiment = experiment.but(**{"world.devices": devices})
+    unit = enrolment.standardised
+    if unit is None or isinstance(experiment.task, InOwnUnit):
+        return experiment
+    return experiment.but(task=InOwnUnit(experiment.task, unit.mean, unit.std))
+
+
+def log_matches(experiment: Experiment) -> list[Match]:
+    """How the clients of each fleet log of an experiment match those of the data."""
+    part: Any = experiment.world.participation
+    while getattr(part, "when_up", None) is not None:
+        part = part.when_up
+    logs = [log for log in (part, getattr(experiment.algorithm.selection, "log", None)) if isinstance(log, TurnoutLog)]
+    return list({(log.path, log.mode == "replay"): log.match for log in logs}.values())
+
+
+def try_turnout(experiment: Experiment, enrolment: Enrolment) -> None:
+    """Draw one turnout, so that a participation that does not fit fails now, not in the first round."""
+    everything, seed = experiment.algorithm.local.full_work, experiment.seed
+    experiment.world.participation.fraction(torch.zeros(1, dtype=torch.int64), 0, everything, seed, enrolment.groups)
+
+
+def build_model(model: Any, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """A module from a spec, a factory (which may need the input shape, and the classes), or a module itself."""
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model).cpu()
+    make = model if isinstance(model, type) else getattr(model, "build", model)
+    if not callable(make):
+        raise UserError(
+            f"model is {model!r}: give a model of turnout.models, an nn.Module, or a function that makes one"
+        )
+    positional, named = _data_arguments(make, input_shape, classes)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(seed, "model") & (2**63 - 1))
+            built = make(*positional, **named)
+    except TypeError as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        given = ", ".join([*map(repr, positional), *(f"{name}={value!r}" for name, value in named.items())])
+        raise UserError(
+            f"the model cannot be made: {_name_of(make)}({given}) failed in {place.filename}, line {place.lineno} "
+            f"({str(error).strip().splitlines()[0]}). A class or function that makes the model may take the input "
+            "shape and the number of classes; give it the other arguments it needs, or a finished module"
+        ) from error
+    if isinstance(built, nn.Module):
+        return built
+    if hasattr(built, "build"):
+        return build_model(built, input_shape, classes, seed)
+    raise UserError(
+        f"the model function gave {type(built).__name__}, not an nn.Module: {_name_of(make)} must return one"
+    )
+
+
+def _data_arguments(
+    make: Callable[..., Any], input_shape: tuple[int, ...], classes: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a model's class or function: by position, or by name if it takes names only."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except ValueError:  # it has no signature
+        return (), {}
+    needed = [p for p in parameters if p.default is p.empty and p.kind != p.VAR_KEYWORD]
+    known: dict[str, Any] = {"input_shape": input_shape, "classes": classes}
+    named = {p.name: known[p.name] for p in needed if p.kind is p.KEYWORD_ONLY and p.name in known}
+    rest = [p for p in needed if p.name not in named]
+    if len(rest) > 2 or any(p.kind is p.KEYWORD_ONLY for p in rest):
+        raise UserError(
+            f"the model function needs {', '.join(map(str, rest))}: {_name_of(make)} is given (input_shape, classes) "
+            "only; give it the others as settings, or a finished module"
+        )
+    return (input_shape, classes)[: len(rest)], named
+
+
+def _name_of(make: Any) -> str:
+    return getattr(getattr(make, "func", make), "__qualname__", type(make).__name__)
+
+
+def with_all_sizes(module: nn.Module, x: Tensor, seed: int) -> nn.Module:
+    """The module itself; layers that infer their size from the first samples (nn.LazyLinear) do so now, by the seed."""
+    if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
+        was_training = [inner for inner in module.modules() if inner.training]
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(key(seed, "sizes from samples") & (2**63 - 1))
+            module.eval()(x)
+        for inner in was_training:
+            inner.training = True
+    return module
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Load initial weights; names and shapes must be those of the model."""
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"start = {str(path)!r} cannot be read as a safetensors file: {error}") from error
+    own = module.state_dict()
+    for name, value in weights.items():
+        if name not in own:
+            raise UserError(f"{path} has a tensor {name!r} that this model does not have: {nearest(name, own)}")
+        if own[name].shape != value.shape:
+            raise UserError(f"{path}: {name} is {tuple(value.shape)}, the model needs {tuple(own[name].shape)}")
+    missing = own.keys() - weights.keys()
+    if missing:
+        raise UserError(f"{path} lacks {', '.join(sorted(missing)[:3])}: it holds another model's weights")
+    module.load_state_dict(weights)

@@ -1,0 +1,151 @@
+"""A track, which the loop of running/loop.py drives with a state that is passed from round to round."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from turnout.data.description import Description
+from turnout.data.federation import Federation
+from turnout.exchange import ClientKeeper
+from turnout.experiment import Experiment
+from turnout.layout import Layout
+from turnout.rng import draw
+from turnout.round_record import Evaluation, RoundRecord
+from turnout.running.tracks.building import log_matches
+from turnout.running.tracks.first_values import FirstValues
+from turnout.runtimes.remote import ClientTasks
+from turnout.types import State, Tensors
+from turnout.world.enrolment import Enrolment
+from turnout.world.members import Members
+
+ON_ITS_DEVICE = "a client's own model is on its device: only a simulation can return it"
+DATABASE = 2 << 20  # bytes of the cache of the database that has the records
+ROW = 900  # bytes of a client's record of a round while it is written: about fifteen numbers as objects
+
+
+class Track(Protocol):
+    """A way of federating, prepared for one experiment. Its state is private; `pack` makes a tree of it."""
+
+    @property
+    def experiment(self) -> Experiment: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of data, settings and initial values: a checkpoint of another experiment is refused."""
+
+    @property
+    def runtime(self) -> ClientKeeper:
+        """Where clients work, and what keeps their state."""
+
+    @property
+    def first(self) -> FirstValues:
+        """The model before the first round."""
+
+    @property
+    def clients(self) -> int:
+        """The size of the population."""
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The clients' names, if the data has them."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences about settings that run but are probably not intended."""
+
+    def headline(self) -> str:
+        """The size of the federation: "50 clients, 610 shared parameters"."""
+
+    @property
+    def data_note(self) -> str:
+        """How files became samples, and how a log's clients match the data's; may be empty."""
+
+    def begin(self) -> Any:
+        """The state before the first round."""
+
+    def round(self, state: Any, t: int) -> tuple[Any, RoundRecord]: ...
+
+    def evaluate(self, state: Any, t: int) -> Evaluation: ...
+
+    def module(self, state: Any, client: int | None) -> nn.Module:
+        """The trained model, or one client's own, as an ordinary module."""
+
+    def pack(self, state: Any) -> State: ...
+
+    def unpack(self, tree: State) -> Any: ...
+
+    def data(self) -> Description:
+        """The description of the data in a run folder, so that the model can be used without the data."""
+
+    def memory(self) -> dict[str, int]:
+        """An estimate of the bytes the run needs: the largest pieces by name."""
+
+
+class TrackModule(Protocol):
+    """The module of a track that an algorithm names (`AlgorithmSpec.track_module`)."""
+
+    def prepare(self, given: Experiment, enrolment: Enrolment, federation: Federation | None) -> Track:
+        """The track, ready for its first round."""
+
+    def built_now(self, experiment: Experiment, data: Description) -> FirstValues:
+        """The first values of the models that an experiment builds now."""
+
+    def client_tasks(
+        self, given: Experiment, enrolment: Enrolment, federation: Federation, folder: Path
+    ) -> ClientTasks:
+        """What one client does on a real device, which keeps its rows in a folder."""
+
+
+class OnRuntime:
+    """A track on a runtime, which knows the clients' names."""
+
+    experiment: Experiment
+    runtime: ClientKeeper
+    enrolment: Enrolment
+
+    @property
+    def clients(self) -> int:
+        names = self.names
+        return self.enrolment.clients if names is None else len(names)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        return self.runtime.names()
+
+    @property
+    def data_note(self) -> str:
+        logs = [match.sentence() for match in log_matches(self.experiment) if not match.is_partial]
+        return "; ".join(words for words in (self.enrolment.note, *logs) if words)
+
+
+def sample_of(members: Members, experiment: Experiment) -> Tensor:
+    """The members that are measured one by one: all, or a fixed sample if there are many."""
+    count = min(len(members), experiment.evaluate.clients)
+    return members.at(draw(count, len(members), 0, experiment.seed, "evaluated"))
+
+
+def filled(template: nn.Module, layout: Layout, flat_P: Tensor, states: Tensors) -> nn.Module:
+    """A copy of a module with these weights and buffers."""
+    module = copy.deepcopy(template)
+    weights = layout.unpack(flat_P.cpu()) | {name: value.cpu() for name, value in states.items()}
+    module.load_state_dict(weights, strict=False)
+    return module.eval()
+
+
+def record_bytes(cohort: int) -> int:
+    """Bytes for the records of a round: rows of so many clients, and the database's cache."""
+    return DATABASE + ROW * cohort
+
+
+def fingerprint(*identity: Any) -> str:
+    """A short hash of the data, the model and the lasting settings."""
+    return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]

@@ -1,0 +1,344 @@
+"""Clients at work: their samples, the rows they keep, and a trainer for them.
+
+`ClientPool` works for a set of clients: all of them in this process (inprocess.py), a part of a cohort in another one,
+a single one on a device. It never sees the server: a download and an assignment go in, replies come out, and what the
+clients keep of a round is theirs once the server says that the replies were used.
+
+Shape letters: C, I any clients, R participants, c clients of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnout.clients.activations import blank
+from turnout.clients.calibration import Calibration
+from turnout.clients.metrics import Models, measure, measure_clients, measure_own, objective_gradient
+from turnout.clients.probes import Watch
+from turnout.clients.state import ClientState, central_model, initial_rows, state_from
+from turnout.clients.store import ClientStore
+from turnout.clients.work import Workplace, client_work
+from turnout.data import Federation
+from turnout.engine.job import plain_sgd
+from turnout.engine.losses import loss_by_hand
+from turnout.engine.network import Network
+from turnout.engine.train import order_bytes
+from turnout.engine.trainers import make_trainer
+from turnout.errors import UserError
+from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, states_to_send
+from turnout.experiment import Algorithm
+from turnout.machine.profiling import stage
+from turnout.parts.compression.base import Dense
+from turnout.parts.terms.base import Departures, PersonalModel, as_quadratic, remembers, sends, terms_bytes
+from turnout.runtimes.setup import Model, Setup
+from turnout.types import Message, Replies, Samples, Tensors
+from turnout.world.attacks import attackers_of
+
+# of one model: modules to train and to measure, first values, the server's, and those of a step of the server
+COPIES = 8
+LOOKED_AT = 100_000  # clients, when the memory that a run needs is counted
+
+
+class ClientPool:
+    """Some clients, simulated or real, and what they need to work."""
+
+    def __init__(self, setup: Setup):
+        experiment, algorithm = setup.experiment, setup.algorithm
+        self.algorithm, self.task, self.seed = algorithm, experiment.task, experiment.seed
+        self.evaluate, self.place = experiment.evaluate, setup.place
+        self.federation = setup.data.to(self.place.device)
+        first, place = setup.model, setup.place  # first values stay in the memory of the CPU
+        states = {n: v.to(place.dtype) if v.is_floating_point() else v for n, v in first.states.items()}
+        module = first.module.to(place.device, place.dtype)
+        self.model = Model(module, first.layout, first.flat_P.to(place.dtype), states)
+        self.network = Network.of(self.model.module, self.model.layout, self.task.loss)
+        rows = initial_rows(first.layout, self.model.flat_P, states, algorithm)
+        seen = blank(module) if self.evaluate.activations else {}
+        rows |= {f"seen/{name}": value.to(place.dtype) for name, value in seen.items()}
+        self.store = ClientStore(rows, device=place.device, device_limit=place.share())
+        x, y = self.federation.train(_first_with_data(self.federation), 0).of(0, most=algorithm.local.batch_size)
+        x = x.to(place.dtype) if x.is_floating_point() else x
+        loss, optimizer = loss_by_hand(self.task), algorithm.local.optimizer
+        self.trainer = make_trainer(experiment.runtime.compute, self.network, loss, x, y, optimizer)
+        world = experiment.world
+        self.attackers = attackers_of(world.attack, world.attackers, self.federation.clients, self.seed)
+        self._pending: tuple[Tensor, Tensors] | None = None
+        self._held = read_by_held(algorithm, self.store.initial)
+
+    # -- a round
+
+    def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, ClientState]:
+        """The replies of the clients that work, and what they would keep; nothing is kept yet.
+
+        `dense`: do not encode updates, for work that is only looked at; nothing is probed then, and no client attacks.
+        """
+        state = self.state(asked.client_R, download.states, download.outbox)
+        place_I, found = self._calibrated(asked.client_R, download.start, download.states, download.t)
+        if len(place_I):
+            state = state.with_statistics(place_I, found)
+        samples = self._samples(asked.client_R, download.t)
+        if dense:
+            place = Workplace(self.trainer, replace(self.algorithm, compression=Dense()))
+        else:
+            watch, probed = None, self.evaluate
+            if probed.recovery or probed.gradients or probed.activations:
+                test = self.federation.test(asked.client_R, download.t)
+                watch = Watch(probed, self.task, test, self._noisy(asked.client_R))
+            place = Workplace(self.trainer, self.algorithm, watch, self.attackers)
+        magnitudes = place.watch is not None and place.watch.magnitudes
+        job = state.job(self.network, place.algorithm, download, asked, samples, self.seed, magnitudes)
+        return client_work(place, download, job, state)
+
+    def unfinished(self, client_I: Tensor, download: Download) -> Replies:
+        """What clients say of their download whose work does not count: the model they held, and bytes of terms."""
+        rows = self.state(client_I, {}, Outbox(), lambda name: name in self._held or name.startswith("term/"))
+        held = Message(self.algorithm.compression.held(rows.residuals), torch.zeros_like(client_I))
+        bytes_I = terms_bytes(self.algorithm.terms, download.term_states, rows.term_states, len(client_I))
+        return Replies(client_I, held, report={"bytes_down": bytes_I})
+
+    def keep(self, replies: Replies, state: ClientState) -> None:
+        """Hold what clients would keep until it is known whether their replies are used."""
+        good_R, client_R, rows = replies.report["finite"], replies.client_R, state.to_rows()
+        if not bool(good_R.all()):
+            client_R, rows = client_R[good_R], {name: value[good_R.to(value.device)] for name, value in rows.items()}
+        self._pending = (client_R, rows) if len(client_R) else None
+
+    def let_go(self) -> tuple[Tensor, Tensors] | None:
+        """Clients and rows of what was held for the last round, which is not held any more; None: nothing."""
+        pending, self._pending = self._pending, None
+        return pending
+
+    def commit(self, client_R: Tensor) -> None:
+        """What these clients kept of the last round is theirs now; what others kept is dropped."""
+        pending = self.let_go()
+        if pending is None:
+            return
+        client_K, rows = pending
+        if not torch.equal(client_K, client_R):
+            used_K = torch.isin(client_K, client_R)
+            client_K, rows = client_K[used_K], {n: v[used_K.to(v.device)] for n, v in rows.items()}
+        with stage("client state"):
+            self.store.scatter(client_K, rows)
+
+    def state(
+        self,
+        client_C: Tensor,
+        states: Tensors,
+        outbox: Outbox,
+        wanted: Callable[[str], bool] = lambda name: True,
+    ) -> ClientState:
+        """What these clients have of their own, after hearing what they were told; who is new begins with the average,
+        where it is among the states."""
+        with stage("client state"):
+            state = state_from(self.store.gather(client_C, wanted), len(client_C), self.place.device)
+        state = state.welcome(lambda: ~self.store.knows(client_C), states)
+        return state.notified(client_C, outbox, self.algorithm.terms)
+
+    def _calibrated(
+        self, client_C: Tensor, start: Callable[[Tensor], Tensor], states: Tensors, t: int
+    ) -> tuple[Tensor, Tensors]:
+        """Which of these clients are new and so have statistics made for them, and those; nobody unless asked for.
+
+        `start` gives the shared parameters that some clients begin with.
+        """
+        if self.algorithm.newcomers != "calibrated":
+            return client_C[:0], {}
+        place_I = (~self.store.knows(client_C)).nonzero().squeeze(1)
+        client_I, layout, place = client_C[place_I], self.model.layout, self.place
+        own_Q = place.put(self.model.flat_P[layout.shared :])
+        first = place.put_all({name: self.model.states[name] for name in layout.personal_states})
+        with stage("calibration"):
+            calibration = Calibration(
+                client_I=client_I,
+                samples=self._samples(client_I, max(t, 0)),
+                start=lambda i: torch.cat([start(client_I[i : i + 1]).reshape(-1), own_Q]),
+                states={name: states[name] for name in layout.shared_states} | first,
+                batch_size=self.algorithm.local.batch_size,
+                seed=self.seed,
+            )
+            return place_I, calibration.run(self.trainer.workers, layout.personal_states) if len(place_I) else {}
+
+    def _samples(self, client_R: Tensor, t: int) -> Samples:
+        samples = self.federation.train(client_R, t)
+        if samples.x.is_floating_point() and samples.x.dtype != self.place.dtype:
+            samples = replace(samples, x=samples.x.to(self.place.dtype))
+        return samples
+
+    # -- leaving
+
+    def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
+        """What those of these clients who have rows say to the terms."""
+        client_H = client_I[self.store.knows(client_I)]
+        state = self.state(client_H, {}, Outbox(), lambda name: name.startswith("term/"))
+        return departure_of(client_H, state, outbox, self.algorithm)
+
+    def forget(self, client_I: Tensor) -> None:
+        for client in client_I.tolist():
+            self.store.forget(client)
+
+    # -- measuring
+
+    def measure(self, asked: Measure) -> Measured:
+        """The one model where the server has all of it, and clients' own models, on clients' own test data."""
+        central = central_model(self.model.layout, asked.shared_P, asked.states)
+        values: dict[str, dict[str, float]] = {}
+        for name, members in asked.central.items():
+            test = self.federation.central_test(members) if central is not None else None
+            if central is not None and test is not None and len(test[0]):
+                values[name] = measure(self.trainer.workers, self.task, *central, *test)
+        if not (asked.common or asked.own):
+            return Measured(values)
+        samples, workers = self.federation.test(asked.client_C, asked.t), self.trainer.workers
+        common = measure_clients(workers, self.task, *central, samples) if asked.common and central is not None else {}
+        if not asked.own:
+            own: Tensors = {}
+        elif self.algorithm.makes_own:
+            own = measure_own(workers, self.task, self.own_models(asked), samples)
+        else:  # everybody's own model is the same one
+            own = measure_clients(workers, self.task, *self.model.whole(asked.shared_P, asked.states), samples)
+        return Measured(values, common, own, self._noisy(asked.client_C))
+
+    def _noisy(self, client_C: Tensor) -> Tensor | None:
+        """Whose training samples have noise; a device has one client, whatever its number is."""
+        noisy_N = self.federation.noisy()
+        return None if noisy_N is None else noisy_N[client_C if len(noisy_N) > 1 else torch.zeros_like(client_C)]
+
+    def own_models(self, asked: Measure) -> Models:
+        """Clients' models as they would begin the next round: what is shared, with what is their own."""
+        layout, terms = self.model.layout, [term for term in self.algorithm.terms if isinstance(term, PersonalModel)]
+        sent = states_to_send(asked.states, self.algorithm.newcomers)
+        wanted = ("personal", "state/", *(f"term/{term.name}/" for term in terms))
+        new_I, found = self._calibrated(asked.client_C, asked.start_of, asked.states, asked.t)
+
+        def models(place_c: Tensor) -> tuple[Tensor, Tensors]:
+            client_c = asked.client_C[place_c]
+            state = self.state(client_c, sent, asked.outbox.among(client_c), lambda name: name.startswith(wanted))
+            here_c = torch.isin(place_c.cpu(), new_I)
+            if bool(here_c.any()):
+                at_i = torch.searchsorted(new_I, place_c.cpu()[here_c])
+                statistics = {name: value[at_i.to(value.device)] for name, value in found.items()}
+                state = state.with_statistics(here_c.nonzero().squeeze(1), statistics)
+            shared = {n: asked.states[n].expand(len(place_c), *asked.states[n].shape) for n in layout.shared_states}
+            flat = state.start(asked.start_of(client_c))
+            for term in terms:
+                own_cP = term.own(flat[:, : layout.shared], state.term_states[term.name])
+                flat = torch.cat([own_cP, flat[:, layout.shared :]], 1)
+            return flat, shared | state.states
+
+        return models
+
+    def mean_gradient(
+        self, flat_P: Tensor, states: Tensors, client_C: Tensor, share_C: Tensor, t: int
+    ) -> Tensor | None:
+        """The mean of these clients' gradients, by shares, over all columns; None: nobody."""
+        if not len(client_C):
+            return None
+        samples = self.federation.train(client_C, t)
+        return objective_gradient(self.trainer.workers, flat_P, states, samples, share_C / share_C.sum())
+
+    def losses(self, flat_P: Tensor, states: Tensors, client_C: Tensor, t: int) -> Tensor:
+        """The loss of one model on each client's training samples."""
+        samples = self.federation.train(client_C, t)
+        return measure_clients(self.trainer.workers, self.task, flat_P, states, samples)["loss"]
+
+    # -- what it takes
+
+    def describe(self) -> dict[str, Any]:
+        """The device, and how the work is cut up."""
+        algorithm, trainer, layout = self.algorithm, self.trainer, self.model.layout
+        start_P = self.place.put(self.model.flat_P[: layout.shared])
+        rows = 2 if algorithm.mixing.personal or layout.width > layout.shared else 1  # whether starts differ
+        start_cP = start_P.expand(rows, -1)
+        springs = all(as_quadratic(term, start_cP, term.server_state(start_P)) is not None for term in algorithm.terms)
+        optimizer = algorithm.local.optimizer
+        engine = trainer.title(optimizer, springs and (plain_sgd(optimizer) or not algorithm.terms))
+        return self.place.describe() | {"engine": engine, "chunk": trainer.chunk, "threads": trainer.threads}
+
+    def memory(self, cohort: int, ever: int) -> dict[str, int]:
+        """Bytes by purpose, with so many clients in a round and in all rounds together."""
+        algorithm, layout, trainer = self.algorithm, self.model.layout, self.trainer
+        width = 8 if self.place.dtype == torch.float64 else 4
+        matrices = 1 + len(algorithm.local.optimizer.slots) + (0 if isinstance(algorithm.compression, Dense) else 1)
+        beside = sum(sends(term) for term in algorithm.terms) * layout.shared
+        some_C = torch.arange(min(self.federation.clients, LOOKED_AT))
+        most_C = self.federation.examples(some_C).cpu().sort(descending=True).values[:cohort]
+        alone = self.network.has_batch_statistics()
+        return {
+            "cohort": (int(matrices * layout.width + beside) * width + self.store.row_bytes) * cohort,
+            "model": (COPIES + trainer.threads) * layout.width * width,
+            "training": trainer.step_bytes(cohort, algorithm.local.optimizer),
+            "batches": order_bytes(most_C, algorithm.local, alone, trainer.threads),
+            "client state": self.store.row_bytes * ever,
+            "data": data_bytes(self.federation),
+        }
+
+    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        return self.store.save(folder, mark, files)
+
+    def load(self, folder: Path, files: list[str]) -> None:
+        self.store.load(folder, files)
+
+
+def departure_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm: Algorithm) -> Departure:
+    """What clients say to the terms when they leave, from what they kept and what they have not heard yet.
+
+    A pure function: a device that leaves sends what it kept for the terms, and the server, which knows what it told
+    them, works this out.
+    """
+    terms, mine = algorithm.terms, state.notified(client_H, outbox.among(client_H), algorithm.terms).term_states
+    return Departure(
+        client_H,
+        to_forget={t.name: t.on_leave(mine.get(t.name, {})) for t in terms if isinstance(t, Departures)},
+        to_remember={term.name: mine.get(term.name, {}) for term in terms if remembers(term)},
+    )
+
+
+def _first_with_data(federation: Federation) -> Tensor:
+    """A client that holds samples [1], to measure the model with."""
+    for first in range(0, federation.clients, 1024):
+        some = torch.arange(first, min(first + 1024, federation.clients))
+        held = (federation.examples(some).cpu() > 0).nonzero()
+        if len(held):
+            return first + held[0]
+    raise UserError("no client holds any training sample: look at world.data")
+
+
+def data_bytes(federation: Federation) -> int:
+    """What the samples take that lie in memory, and whose they are; what is shared counts once."""
+    rows = [getattr(getattr(federation, name, None), "row_R", None) for name in ("train_rows", "test_rows")]
+    named = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
+    central = getattr(federation, "central", None)
+    found = [*named, *rows, *(central if isinstance(central, tuple) else ())]
+    storages = [value.untyped_storage() for value in found if isinstance(value, Tensor)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+class Watched(dict[str, Tensor]):
+    """Rows that remember which of them were read; who goes through all of them has read all."""
+
+    def __init__(self, rows: Tensors):
+        super().__init__(rows)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("items", "values", "keys", "get"):
+            self.names.update(dict.keys(self))
+        return super().__getattribute__(name)
+
+
+def read_by_held(algorithm: Algorithm, initial: Tensors) -> set[str]:
+    """Which rows of the store say what model a client holds: residuals themselves, as large as the model, do not."""
+    mark = "residual/"
+    rows = Watched({n.removeprefix(mark): v[None] for n, v in initial.items() if n.startswith(mark)})
+    algorithm.compression.held(rows)
+    return {mark + name for name in rows.names}

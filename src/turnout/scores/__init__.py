@@ -1,0 +1,17 @@
+"""The score track (paper 002): clients with labels and models of their own exchange scores on a public set.
+
+    settings         the settings; which client uses which model when
+    round            one round, from events to record: read this first
+    exchange         the records that cross between server, runtime and clients; what a runtime promises
+    score_table      the server's arithmetic: labels of the public samples, local update, β, global update
+
+    clients          `ScoreClients`: samples, models and public samples of some clients; every runtime is made of them
+    architectures    a trainer for each model and number of labels, and its clients' models
+    training         train a model, with early stopping; score the public samples; distil the global scores
+
+    runtimes         simulated clients, in this process and in others
+    devices          real clients: the server's side and the device's
+    track            from an experiment to a track, which the loop of running/ drives
+
+Imports the core only. The core finds it by name: `Scores.track_module`, running/config/kinds.py.
+"""

@@ -1,0 +1,244 @@
+"""Clients of the score track at work: their samples, their models, and the public samples they see.
+
+`ScoreClients` works for a set of clients: all of them in this process, a part of them in another one, a single one on a
+device. It never sees the server: requests go in, answers come out. Models that were built wait until the second request
+names the clients whose scores were used; the others return to what they had.
+
+Shape letters: C, I any clients, c those of one architecture, R public samples, T those that are tested on, l labels of
+one client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from turnout.data.labels import check_own_labels
+from turnout.parts.local import turn_out
+from turnout.running.tracks.track import filled
+from turnout.runtimes.client_pool import data_bytes
+from turnout.scores.architectures import MODEL, Architecture, Architectures, ClientModels, states_in
+from turnout.scores.exchange import (
+    Averages,
+    BuildAnswer,
+    BuildRequest,
+    LearnReply,
+    LearnRequest,
+    OwnOutput,
+    ScoreReply,
+    ScoreSetup,
+    TimeSpent,
+)
+from turnout.scores.training import Built, LocalWork, build, distil, predict, split_off
+from turnout.types import Samples
+
+CHECKED = 10_000  # clients whose labels are checked before the first round
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedGroup:
+    """Participants of one architecture: they train together, and their models wait here between the halves of a round.
+
+    architecture  their architecture
+    work          their local training
+    built         the models they have built
+    sets          the labels of each
+    """
+
+    architecture: Architecture
+    work: LocalWork
+    built: Built
+    sets: Sequence[Tensor]
+
+    def take(self, place_c: Tensor) -> TrainedGroup:
+        """Some of the participants."""
+        sets = [self.sets[i] for i in place_c.tolist()]
+        return TrainedGroup(self.architecture, self.work.take(place_c), self.built.take(place_c), sets)
+
+
+class ScoreClients:
+    """Some clients with models of their own, simulated or real. `clients`: their numbers; None: all."""
+
+    def __init__(self, setup: ScoreSetup, clients: Sequence[int] | None = None):
+        experiment, algorithm, place = setup.experiment, setup.algorithm, setup.place
+        self.algorithm, self.seed, self.place = algorithm, experiment.seed, place
+        self.federation, self.label_set = setup.federation.to(place.device), setup.public.label_set
+        self.x = place.put(setup.public.x)
+        self.architectures = Architectures(setup, self.x[: algorithm.local.batch_size])
+        self._pending: list[TrainedGroup] = []
+        # check every client's labels, and make the architectures of the first round and of every change
+        clients = range(self.federation.clients) if clients is None else clients
+        for client in clients[:CHECKED]:
+            self.architecture(client, 0)
+        for client, changes in setup.plan.changes.items():
+            for since in (since for since, _ in changes if since < experiment.rounds and client in clients):
+                self.architecture(client, since)
+
+    def architecture(self, client: int, t: int) -> Architecture:
+        return self.architectures.of(client, t, len(self.label_set(client, t)))
+
+    # -- the first half of a round
+
+    def build(self, request: BuildRequest, fraction_C: Tensor) -> BuildAnswer:
+        """Clients that have time train for this fraction of the work, and score the public samples."""
+        self._pending = []
+        together: dict[Architecture, list[int]] = {}
+        for place in (fraction_C > 0).nonzero().squeeze(1).tolist():
+            together.setdefault(self.architecture(int(request.client_C[place]), request.t), []).append(place)
+        answers = []
+        for architecture, places in together.items():
+            part = replace(request, client_C=request.client_C[places])
+            answers.append(self._build(architecture, part, fraction_C[places]))
+        here_C = request.client_C[fraction_C > 0]
+        return BuildAnswer.join(answers, here_C, self.algorithm.local.full_work)
+
+    def _build(self, architecture: Architecture, request: BuildRequest, fraction_c: Tensor) -> BuildAnswer:
+        """Build the models of one architecture; they stay here until the scores are used."""
+        algorithm, client_c, t, check = self.algorithm, request.client_C, request.t, None
+        sets = [self.label_set(client, t) for client in client_c.tolist()]
+        samples = self._samples(client_c, sets, t)
+        examples_c = samples.count_C
+        if algorithm.early is not None:
+            samples, check = split_off(samples, client_c, algorithm.early.share, self.seed, t)
+        single = architecture.batch_statistics
+        turnout, steps_c = turn_out(client_c, fraction_c, samples.count_C, algorithm.local, single, t)
+        at = (steps_c > 0).nonzero().squeeze(1)
+        if not len(at):
+            return BuildAnswer(turnout)
+        work = LocalWork(client_c, steps_c, samples, check, request.lr, t, self.seed).take(at)
+        sets = [sets[i] for i in at.tolist()]
+        start = self._start(architecture, request, work.client_C, sets)
+        began = time.perf_counter()
+        group = TrainedGroup(architecture, work, build(architecture, algorithm, work, start), sets)
+        self._pending.append(group)
+        return BuildAnswer(turnout, *self._scored(group, examples_c[at], time.perf_counter() - began))
+
+    def _scored(self, group: TrainedGroup, examples_c: Tensor, seconds: float) -> tuple[list[ScoreReply], TimeSpent]:
+        """The scores of a group on the public samples, and what all its work took."""
+        began, built = time.perf_counter(), group.built
+        output_cRl = predict(group.architecture, built.models, self.x)
+        scored = output_cRl.shape[0] * output_cRl.shape[1]
+        spent = TimeSpent(seconds, float(built.epochs_C.sum()), time.perf_counter() - began, scored)
+        f_cRl = output_cRl.softmax(2) if self.algorithm.scores == "softmax" else output_cRl
+        finite_c = built.finite_C & torch.isfinite(output_cRl).flatten(1).all(1)
+        replies = [
+            ScoreReply(
+                client=client,
+                set_l=group.sets[i],
+                f_Rl=f_cRl[i],
+                examples=int(examples_c[i]),
+                loss=float(built.loss_C[i]),
+                epochs=float(built.epochs_C[i]),
+                finite=bool(finite_c[i]),
+                weight_bytes=group.architecture.bytes,
+            )
+            for i, client in enumerate(group.work.client_C.tolist())
+        ]
+        return replies, spent
+
+    def _samples(self, client_c: Tensor, sets: Sequence[Tensor], t: int) -> Samples:
+        """The clients' samples in a pool of their own, each with the places of its labels among its client's."""
+        found = self.federation.train(client_c, t)
+        row_R, count_c = found.row_R.cpu(), found.count_C.cpu()
+        x, y = found.x[row_R.to(found.x.device)], found.y[row_R.to(found.y.device)]
+        own = []
+        for client, set_l, y_S in zip(client_c.tolist(), sets, y.split(count_c.tolist()), strict=True):
+            check_own_labels(y_S, set_l, self.federation.labels, f"client {client}, round {t},")
+            own.append(torch.searchsorted(set_l.to(y_S.device), y_S))
+        return Samples(self.place.put(x), torch.cat(own), torch.arange(len(x)), count_c)
+
+    def _start(
+        self, architecture: Architecture, request: BuildRequest, client_c: Tensor, sets: Sequence[Tensor]
+    ) -> ClientModels:
+        """Where training begins: fresh, with the averages, or with what clients kept whose architecture stays."""
+        models = architecture.fresh(request.t, len(client_c))
+        if self.algorithm.start == "averaged":
+            architecture.begin(request.averages, sets, models)
+        if self.algorithm.start == "carried":
+            latest, _ = self.architectures.latest(client_c)
+            place = torch.tensor([i for i, found in enumerate(latest) if found is architecture], dtype=torch.int64)
+            carries_count = self.algorithm.local.optimizer.carries_count
+            models.put(place, models.take(place).with_rows(architecture.kept(client_c[place]), carries_count))
+        return models
+
+    # -- the second half
+
+    def learn(self, request: LearnRequest) -> list[LearnReply]:
+        """The clients asked learn from the global scores, and keep their models; other built models are dropped."""
+        groups, self._pending = self._pending, []
+        algorithm, replies = self.algorithm, list[LearnReply]()
+        for group in groups:
+            place_c = torch.isin(group.work.client_C, request.client_C).nonzero().squeeze(1)
+            if not len(place_c):
+                continue
+            some = group if len(place_c) == len(group.sets) else group.take(place_c)
+            architecture, models, client_c = some.architecture, some.built.models, some.work.client_C
+            outputs: Sequence[Tensor | None] = [None] * len(client_c)
+            weights: Sequence[Averages] = [{}] * len(client_c)
+            if algorithm.distil is not None:
+                means = [request.mean[client] for client in client_c.tolist()]
+                models = distil(architecture, algorithm, some.work, models, means, request.open_R, self.x)
+                outputs = list(predict(architecture, models, self.x[request.tested_R.to(self.x.device)]))
+            architecture.keep(client_c, models.to_rows(request.t, moments=algorithm.moments == "local"))
+            if algorithm.start == "averaged":
+                weights = architecture.weights(some.sets, models)
+            replies += [LearnReply(*answer) for answer in zip(client_c.tolist(), outputs, weights, strict=True)]
+        return sorted(replies, key=lambda reply: reply.client)
+
+    def forget(self, client_I: Tensor) -> None:
+        for client in client_I.tolist():
+            self.architectures.forget(client)
+
+    # -- looking
+
+    def measure(self, client_C: Tensor, tested_R: Tensor) -> list[OwnOutput]:
+        """The output of each client's latest model on some public samples."""
+        x, found = self.x[tested_R.to(self.x.device)], list[OwnOutput]()
+        latest, round_C = self.architectures.latest(client_C)
+        for architecture in dict.fromkeys(a for a in latest if a is not None):
+            place_c = torch.tensor([i for i, own in enumerate(latest) if own is architecture])
+            kept = architecture.kept(client_C[place_c])
+            models = ClientModels(kept[MODEL], states_in(kept), {}, round_C[place_c])
+            for i, output_Tl in zip(place_c.tolist(), predict(architecture, models, x), strict=True):
+                client = int(client_C[i])
+                found.append(OwnOutput(client, self.label_set(client, int(round_C[i])), output_Tl))
+        return found
+
+    def own_module(self, client: int) -> nn.Module | None:
+        """A client's latest model; None if it has none yet."""
+        architecture = self.architectures.latest(torch.tensor([client]))[0][0]
+        if architecture is None:
+            return None
+        rows = {name: value[0] for name, value in architecture.store.gather(torch.tensor([client])).items()}
+        return filled(architecture.template, architecture.layout, rows[MODEL], states_in(rows))
+
+    def describe(self) -> dict[str, Any]:
+        """The device, and how the work is cut up."""
+        trainers = [architecture.trainer for architecture in self.architectures.made.values()]
+        engines = dict.fromkeys(trainer.title(self.algorithm.local.optimizer) for trainer in trainers)
+        chunk, threads = min(trainer.chunk for trainer in trainers), trainers[0].threads
+        return self.place.describe() | {"engine": " and ".join(engines), "chunk": chunk, "threads": threads}
+
+    def memory(self, cohort: int, ever: int) -> dict[str, int]:
+        """Bytes by purpose, with so many clients in a round and in all rounds together."""
+        made = list(self.architectures.made.values())
+        width = max(a.layout.width for a in made) * (8 if self.place.dtype == torch.float64 else 4)
+        return {
+            "cohort": (3 + len(self.algorithm.local.optimizer.slots)) * cohort * width,
+            "training": max(a.trainer.step_bytes(cohort, self.algorithm.local.optimizer) for a in made),
+            "client state": max(a.store.row_bytes for a in made) * ever,
+            "data": data_bytes(self.federation),
+        }
+
+    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        return self.architectures.save(folder, mark, files)
+
+    def load(self, folder: Path, files: list[str]) -> None:
+        self._pending = []
+        self.architectures.load(folder, files)

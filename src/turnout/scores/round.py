@@ -1,0 +1,212 @@
+"""One round of the score track: read this first.
+
+    events ─▶ members ─▶ cohort ─▶ build: train on private samples, score the public ones
+                                      │
+                  server: local updates h_m = G + α f_m ─▶ β ─▶ global update G ─▶ clients learn ─▶ record
+
+The local update is arithmetic on the global scores, which the server has, so clients send f_m and |D_m| and receive the
+new global scores of their labels: one table up and one down a round. Absent clients add nothing: a label may then
+have one other holder (β = 1), or none (its scores stay). The scores of a client that leaves stay.
+
+Shape letters: C clients of the cohort, R public samples (in the log: participants), L labels, l labels of one client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from turnout.clients.metrics import summary
+from turnout.machine import activity
+from turnout.machine.profiling import stage
+from turnout.parts.selection import chosen
+from turnout.round_record import RoundRecord, mean_of, over_cohort
+from turnout.scores.architectures import averaged
+from turnout.scores.exchange import (
+    Averages,
+    BuildAnswer,
+    BuildRequest,
+    LearnReply,
+    LearnRequest,
+    ScoreReply,
+    ScoreRuntime,
+)
+from turnout.scores.score_table import PublicLabels, ScoreTable, ScoreUpdate, beta_of, global_update, local_update
+from turnout.scores.settings import Scores
+from turnout.server.collecting import not_finite
+from turnout.server.membership import MembershipChanges
+from turnout.types import Extra, Happened, State
+from turnout.world.events import Join
+from turnout.world.members import Members
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreServer:
+    """The state that the server carries from round to round.
+
+    table     the global scores
+    members   the members
+    averages  means of weights, where start = "averaged"
+    """
+
+    table: ScoreTable
+    members: Members
+    averages: Averages
+
+    def to_state(self) -> State:
+        """As a tree for a checkpoint."""
+        return {"table": self.table.to_state(), "members": self.members.to_state(), "averages": self.averages}
+
+    @classmethod
+    def from_state(cls, state: State) -> ScoreServer:
+        return cls(ScoreTable.from_state(state["table"]), Members.from_state(state["members"]), state["averages"])
+
+
+def run_round(
+    server: ScoreServer, t: int, seed: int, algorithm: Scores, public: PublicLabels, runtime: ScoreRuntime
+) -> tuple[ScoreServer, RoundRecord]:
+    """One round: the next server and the record of what happened. A round without participants changes nothing."""
+    with stage("membership"):
+        server, changes = update_membership(server, t, public, runtime)
+    lr = algorithm.local.schedule.rate(algorithm.local.optimizer.lr, t)
+    record = RoundRecord(t, None, t, lr, len(server.members), extra=changes.extra, events=changes.events)
+    with stage("selection"):
+        client_C = torch.empty(0, dtype=torch.int64)
+        if len(server.members):
+            client_C = chosen(algorithm.selection, server.members, t, seed, algorithm.selection.begin())
+    if not len(client_C):
+        return server, replace(record, skipped="no client was asked")
+
+    activity.asked(t, client_C.tolist)
+    with stage("client work"):
+        answer = runtime.build(BuildRequest(t, lr, client_C, server.averages))
+    # the samples of this round of clients that replied, the usual number of the others
+    position_R = torch.searchsorted(answer.turnout.client_C, torch.tensor([r.client for r in answer.replies]).long())
+    examples_C = runtime.examples(client_C)
+    examples_C = examples_C.index_copy(0, position_R, torch.tensor([r.examples for r in answer.replies]).to(examples_C))
+    share_C = examples_C / examples_C.sum().clamp(min=1)
+    turnout, finished_C = answer.turnout, answer.turnout.work_C / answer.turnout.full_work
+    record = replace(
+        record,
+        asked=len(client_C),
+        answered=int(turnout.present_C.sum()),
+        work=float(finished_C.mean()),
+        clients={"client": turnout.client_C, "work": finished_C, "share": share_C, "examples": examples_C},
+    )
+    replies = finite_replies(answer.replies, algorithm.nonfinite, t)
+    if not replies:
+        why = "no scores are finite" if answer.replies else "no client answered"
+        return server, replace(record, skipped=why)
+
+    updates = [update_of(server.table, reply, algorithm, public) for reply in replies]
+    table = global_update(server.table, updates, algorithm.combine)
+    mean = {reply.client: table.of(reply.set_l).means() for reply in replies}
+    with stage("client work"):
+        learnt = runtime.learn(LearnRequest(t, mean, public.open_R, public.tested_R))
+    examples = {reply.client: float(reply.examples) for reply in replies}
+    averages = averaged(server.averages, [(examples[reply.client], reply.weights) for reply in learnt])
+    record = with_replies(record, answer, replies, updates, learnt, table, algorithm, public)
+    return replace(server, table=table, averages=averages), record
+
+
+def update_membership(
+    server: ScoreServer, t: int, public: PublicLabels, runtime: ScoreRuntime
+) -> tuple[ScoreServer, MembershipChanges]:
+    """Who joins and leaves now. A newcomer's labels may be new; a client that left is forgotten, but for its scores."""
+    members, log = server.members, list[Happened]()
+    for event in runtime.events(t):
+        client, alone = int(event.client), torch.tensor([int(event.client)])
+        if isinstance(event, Join):
+            members = members.join(client)
+            names = [public.names[i] for i in runtime.label_sets(alone, t)[0].tolist()]
+            log.append(Happened(client, "join", f"labels {', '.join(names)}"))
+        else:
+            members = members.leave(client)
+            runtime.forget(alone)
+            log.append(Happened(client, "leave", "its part in the scores stays"))
+    return replace(server, members=members), MembershipChanges(log)
+
+
+def finite_replies(replies: Sequence[ScoreReply], nonfinite: str, t: int) -> Sequence[ScoreReply]:
+    """Replies that are finite; another one stops the run, or its client counts as absent."""
+    bad = [reply for reply in replies if not reply.finite]
+    if bad and nonfinite == "stop":
+        raise not_finite("the scores", [reply.client for reply in bad], t, bad[0].loss)
+    return [reply for reply in replies if reply.finite]
+
+
+def update_of(table: ScoreTable, reply: ScoreReply, algorithm: Scores, public: PublicLabels) -> ScoreUpdate:
+    """α = |D_m| / |D_0|, the local update, and β from it; only rows of its own labels if rows = "labelled"."""
+    alpha = reply.examples / len(public.true_R)
+    h = local_update(table, reply.set_l, reply.f_Rl, alpha, algorithm.growth, algorithm.decay)
+    row_R = torch.isin(public.shown_R, reply.set_l) if algorithm.rows == "labelled" else None
+    return ScoreUpdate(reply.set_l, h, beta_of(h.read(algorithm.growth), reply.set_l, public, algorithm.beta), row_R)
+
+
+# -- the log of a round
+
+
+def with_replies(
+    record: RoundRecord, answer: BuildAnswer, replies: Sequence[ScoreReply], updates: Sequence[ScoreUpdate],
+    learnt: Sequence[LearnReply], table: ScoreTable, algorithm: Scores, public: PublicLabels,
+) -> RoundRecord:  # fmt: skip
+    """The record with totals, means over participants, and a column for each of their numbers."""
+    outputs = {reply.client: reply.output_Tl for reply in learnt}
+    rows = [
+        numbers_of(reply, update, outputs.get(reply.client), table, algorithm, public)
+        for reply, update in zip(replies, updates, strict=True)
+    ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: torch.tensor([row.get(name, float("nan")) for row in rows], dtype=torch.float64) for name in names}
+    client_C, share_C, spent = record.clients["client"], record.clients["share"], answer.spent
+    position_R = torch.searchsorted(client_C, torch.tensor([reply.client for reply in replies]))
+    extra: Extra = {
+        "epoch_seconds": spent.training / max(spent.epochs, 1e-9),  # of one client
+        "inference_seconds": spent.scoring / max(spent.scored, 1e-9),  # of one sample
+    }
+    for name, value_R in columns.items():
+        if name.endswith("_accuracy") and name != "consensus_accuracy":  # that one is evaluated
+            extra |= summary(name, value_R.float())
+    extra["weight_bytes"] = float(columns["weight_bytes"].sum())
+    if lost := sorted({reply.client for reply in answer.replies} - {reply.client for reply in replies}):
+        extra["nonfinite_clients"] = " ".join(map(str, lost))
+    return replace(
+        record,
+        counted=len(replies),
+        bytes_up=int(columns["bytes_up"].sum()),
+        bytes_down=int(columns["bytes_down"].sum()),
+        train_loss=mean_of(columns["loss"], share_C[position_R], torch.ones(len(replies), dtype=torch.bool)),
+        extra={**record.extra, **extra},
+        clients={**record.clients, **over_cohort(columns, position_R, len(client_C))},
+    )
+
+
+def numbers_of(
+    reply: ScoreReply, update: ScoreUpdate, output_Tl: Tensor | None, table: ScoreTable, algorithm: Scores,
+    public: PublicLabels,
+) -> dict[str, float]:  # fmt: skip
+    """Numbers of one participant.
+
+    local_accuracy      of its model alone, among its labels (Local_Update in the paper)
+    updated_accuracy    of h_m, its scores with the global ones
+    consensus_accuracy  of the new global scores (Global_Update)
+    distilled_accuracy  of its model after distillation
+    """
+    set_l, growth = reply.set_l, algorithm.growth
+    scored = len(public.true_R) if update.row_R is None else int(update.row_R.sum())
+    size = 4 * scored * len(set_l) + (reply.weight_bytes if algorithm.start == "averaged" else 0)
+    found = {
+        "loss": reply.loss,
+        "bytes_up": float(size),
+        "bytes_down": float(size),
+        "weight_bytes": 2.0 * reply.weight_bytes,
+        "epochs": reply.epochs,
+        "beta": float(update.beta_l.mean()),
+        "local_accuracy": public.accuracy(reply.f_Rl, set_l),
+        "updated_accuracy": public.accuracy(update.h.read(growth), set_l),
+        "consensus_accuracy": public.accuracy(table.of(set_l).read(growth), set_l),
+    }
+    return found if output_Tl is None else found | {"distilled_accuracy": public.accuracy_of(output_Tl, set_l)}

@@ -1,0 +1,222 @@
+"""From an experiment with `algorithm = Scores(...)` to a track, which the loop of running/loop.py drives.
+
+Everything that can be wrong with the settings is found here, before the first round. The functions `prepare`,
+`built_now` and `client_tasks` are what the core and a device call (running/tracks/track.py, `TrackModule`).
+
+Shape letters: C members that are measured, R public samples, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from turnout.clients.metrics import summary
+from turnout.data import Federation
+from turnout.data.description import Description, described
+from turnout.data.federation import digest
+from turnout.engine.trainers import place_of
+from turnout.errors import UserError
+from turnout.experiment import Evaluate, Experiment
+from turnout.round_record import Evaluation, RoundRecord
+from turnout.running.config.run_file import lasting
+from turnout.running.tracks.building import bound, build_model, first_calendar, log_matches, try_turnout, with_all_sizes
+from turnout.running.tracks.first_values import FirstValues
+from turnout.running.tracks.track import OnRuntime, fingerprint, record_bytes, sample_of
+from turnout.scores.devices import DeviceScores, ScoreTasks
+from turnout.scores.exchange import ScoreRuntime, ScoreSetup
+from turnout.scores.round import ScoreServer, run_round
+from turnout.scores.runtimes import LocalScores, scores_in_parts
+from turnout.scores.score_table import PublicLabels, ScoreTable, accuracy, hits
+from turnout.scores.settings import ModelPlan, Scores
+from turnout.settings import InProcess, Processes, Ray, RuntimeSpec
+from turnout.tasks import Classification
+from turnout.types import State
+from turnout.world.client_names import ClientNames
+from turnout.world.enrolment import Enrolment
+from turnout.world.members import Members
+
+ScoreFactory = Callable[[ScoreSetup], ScoreRuntime]
+RUNTIMES: dict[type, ScoreFactory] = {InProcess: LocalScores, Processes: scores_in_parts, Ray: scores_in_parts}
+
+
+def prepare(given: Experiment, enrolment: Enrolment, federation: Federation | None) -> ScoreTrack:
+    """The score track, ready for its first round."""
+    if federation is None:
+        raise UserError("scores are compared with the labels of public samples, so the server needs world.data for "
+                        "them: set runtime.server_data = true")  # fmt: skip
+    if given.world.attack:
+        raise UserError("world.attack changes updates, but clients that exchange scores send none: leave it out")
+    setup = set_up(given, federation, enrolment)
+    experiment, algorithm, samples = setup.experiment, setup.algorithm, setup.public
+    runtime = factory_of(experiment.runtime)(setup)
+    how = algorithm.held_out, algorithm.permuted, experiment.seed
+    public = PublicLabels.of(samples.y_R, federation.labels, *how)
+    members = Members(enrolment.clients, setup.calendar.outside_L)
+    server = ScoreServer(ScoreTable.blank(len(public.true_R), len(public.names)), members, {})
+    first = first_values(setup.plan, enrolment.input_shape, enrolment.classes, samples.x, experiment.seed)
+    mark = f"{fingerprint(enrolment.fingerprint, digest(samples.x, samples.y_R), lasting(given))}-{first.mark}"
+    models, device = len(setup.plan.models), setup.place.device
+    odd = tuple(match.sentence() for match in log_matches(experiment) if match.is_partial)
+    return ScoreTrack(experiment, algorithm, enrolment, models, public, runtime, server, device, mark, first, odd)
+
+
+def built_now(experiment: Experiment, data: Description) -> FirstValues:
+    """The first values of the models that an experiment builds now."""
+    assert isinstance(experiment.algorithm, Scores)
+    plan = ModelPlan.of(experiment.model, experiment.algorithm.models, ClientNames(data.names, data.clients))
+    return first_values(plan, data.input_shape, data.classes, data.sample(2), experiment.seed)
+
+
+def client_tasks(given: Experiment, enrolment: Enrolment, federation: Federation, folder: Path) -> ScoreTasks:
+    """What one client does on its device."""
+    return ScoreTasks(set_up(given, federation, enrolment), folder)
+
+
+def first_values(plan: ModelPlan, shape: tuple[int, ...], classes: int, x: Tensor, seed: int) -> FirstValues:
+    """Of each model that a client may have, with an output for every label."""
+    built = [build_model(model, shape, classes, seed) for model in plan.models]
+    return FirstValues.of_several([with_all_sizes(module, x[:2].cpu(), seed) for module in built])
+
+
+def set_up(given: Experiment, federation: Federation, enrolment: Enrolment) -> ScoreSetup:
+    """What a runtime is made from; settings that the score track cannot follow are errors, not ignored."""
+    experiment = bound(given, enrolment)
+    algorithm = experiment.algorithm
+    factory_of(experiment.runtime)
+    if not isinstance(algorithm, Scores):
+        raise UserError(f"algorithm is {algorithm!r}: give turnout.Scores")
+    if type(experiment.task) is not Classification:
+        raise UserError(f"scores are of labels, so the task is Classification(), not {experiment.task!r}")
+    if experiment.start is not None:
+        raise UserError("start = ... loads one model's weights, and here every client has its own: leave it out, or "
+                        "give algorithm.models a module that has its weights")  # fmt: skip
+    if experiment.world.devices is not None:
+        raise UserError("world.devices times rounds of weights, and here scores are federated: leave it out")
+    plain = Evaluate()
+    for name in ("per_client", "substitution", "recovery", "gradients", "activations"):
+        if getattr(experiment.evaluate, name) != getattr(plain, name):
+            raise UserError(f"evaluate.{name} looks at federated weights, and here scores are federated: leave it out")
+    try_turnout(experiment, enrolment)
+    if federation.public is None:
+        raise UserError(
+            "scores are exchanged on public samples, and world.data has none: use Arriving or WithPublic, or give "
+            "Stream or Loader public and label_sets"
+        )
+    plan = ModelPlan.of(experiment.model, algorithm.models, ClientNames(enrolment.names, enrolment.clients))
+    calendar, place = first_calendar(experiment, enrolment), place_of(experiment.runtime.compute)
+    return ScoreSetup(experiment, algorithm, federation, federation.public, plan, calendar, place)
+
+
+def factory_of(settings: RuntimeSpec) -> ScoreFactory:
+    """What makes the runtime that settings name: from the table, or `open_scores(setup)` of a user's own settings, or
+    if clients are real their `connect`."""
+    if type(settings) in RUNTIMES:
+        return RUNTIMES[type(settings)]
+    if hasattr(settings, "open_scores"):
+        factory: ScoreFactory = settings.open_scores
+        return factory
+    if hasattr(settings, "connect"):
+        return lambda setup: DeviceScores(setup, settings)
+    raise UserError(f"runtime {settings!r} is not known to the score track: use turnout.InProcess()")
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreTrack(OnRuntime):
+    """Federated scores, prepared for one experiment.
+
+    experiment   as prepared
+    algorithm    its algorithm
+    enrolment    what is known of the clients
+    models       how many different models there are
+    public       the labels of the public samples
+    runtime      maps work over clients
+    server       the server before the first round
+    device       the device that computes
+    fingerprint  of data, settings and models
+    first        the models' first values
+    warnings     what is odd about the experiment
+    """
+
+    experiment: Experiment
+    algorithm: Scores
+    enrolment: Enrolment
+    models: int
+    public: PublicLabels
+    runtime: ScoreRuntime
+    server: ScoreServer
+    device: torch.device
+    fingerprint: str
+    first: FirstValues
+    warnings: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        rows, labels = self.server.table.score_RL.shape
+        kinds = f"{self.models} model{'s' * (self.models > 1)}"
+        return f"{self.clients:,} clients, {kinds}, scores of {labels} labels on {rows:,} public samples"
+
+    def begin(self) -> ScoreServer:
+        return self.server
+
+    def round(self, state: ScoreServer, t: int) -> tuple[ScoreServer, RoundRecord]:
+        after, record = run_round(state, t, self.experiment.seed, self.algorithm, self.public, self.runtime)
+        return after, replace(record, extra={**record.extra, **self.runtime.noted()})
+
+    def pack(self, state: ScoreServer) -> State:
+        return state.to_state()
+
+    def unpack(self, tree: State) -> ScoreServer:
+        return ScoreServer.from_state(tree)
+
+    def evaluate(self, state: ScoreServer, t: int) -> Evaluation:
+        """The global scores on the held-out public samples: over all labels (Figure 3), and among each member's own
+        (Global_Update); members' models if asked for; in the control, how far scores follow the labels shown."""
+        values: dict[str, float] = {}
+        if bool((state.table.evidence_RL > 0).any()):
+            every_L = torch.arange(len(self.public.names))
+            right_R = hits(state.table.read(self.algorithm.growth), every_L, self.public.true_R)
+            values["global_accuracy"] = float(right_R[self.public.tested_R].double().mean())
+        client_C = sample_of(state.members, self.experiment)
+        found = {"consensus_accuracy": self.consensus(state, client_C, t, self.public.true_R)}
+        if self.algorithm.measures_personal(self.experiment.evaluate):
+            answers = self.runtime.measure(client_C, self.public.tested_R)
+            own = {answer.client: self.public.accuracy_of(answer.output_Tl, answer.set_l) for answer in answers}
+            personal = [own.get(client, float("nan")) for client in client_C.tolist()]  # NaN without a model
+            found["personal_accuracy"] = torch.tensor(personal, dtype=torch.float64)
+        for name, value_C in found.items():
+            values |= summary(name, value_C)
+        if self.algorithm.permuted:
+            values |= summary("shown_accuracy", self.consensus(state, client_C, t, self.public.shown_R))
+        return Evaluation(t, values, {name: (client_C, value_C) for name, value_C in found.items()})
+
+    def consensus(self, state: ScoreServer, client_C: Tensor, t: int, y_R: Tensor) -> Tensor:
+        """The accuracy of the global scores among each client's labels, on the held-out samples [C]."""
+        found = []
+        for set_l in self.runtime.label_sets(client_C, max(t, 0)):
+            score_Rl = state.table.of(set_l).read(self.algorithm.growth)
+            found.append(accuracy(score_Rl, set_l, y_R, self.public.tested_R))
+        return torch.tensor(found, dtype=torch.float64)
+
+    def module(self, state: ScoreServer, client: int | None) -> nn.Module:
+        """A client's latest model; there is no other."""
+        if client is None:
+            raise UserError("clients exchange scores, so there is no global model: name a client, model(client=0)")
+        module = self.runtime.own_module(client)
+        if module is None:
+            raise UserError(f"client {client} has not trained a model yet: it has not taken part")
+        return module
+
+    def data(self) -> Description:
+        return described(replace(self.enrolment, clients=self.clients, names=self.names), self.fingerprint)
+
+    def memory(self) -> dict[str, int]:
+        selection = self.algorithm.selection
+        cohort = len(selection.choose(self.server.members, 0, self.experiment.seed, selection.begin()))
+        ever = min(self.clients, cohort * self.experiment.rounds)
+        table = self.server.table.score_RL.numel() * 8
+        needed = self.runtime.memory(cohort, ever) | {"records": record_bytes(cohort)}
+        return needed | {"scores": (4 + cohort) * table}

@@ -1,0 +1,503 @@
+"""Tasks: the loss and the metrics, each one number per sample, and the check that a model's output fits the targets.
+
+Losses and metrics take the model's output and the targets of a batch and return a tensor [B], without averaging: the
+round decides which samples count, and clients' numbers must add up over samples.
+
+Shape letters: B samples of a batch, K scores or outputs, T positions of a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from turnout.errors import UserError, nearest
+
+PerSample = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> [B]
+Unit = Literal["number", "count", "percent", "bytes", "seconds"]  # how a number is shown; percent: of 1
+Values = TypeVar("Values", Tensor, float)
+
+
+@dataclass(frozen=True)
+class MetricInfo:
+    """How to read a metric.
+
+    higher_is_better   which way is better
+    unit               how its numbers are shown
+    """
+
+    higher_is_better: bool = True
+    unit: Unit = "number"
+
+
+# The direction and unit of plain functions, by the whole name of the metric.
+WELL_KNOWN: Mapping[str, MetricInfo] = {
+    "accuracy": MetricInfo(True, "percent"),
+    **dict.fromkeys(("loss", "error", "mse", "rmse", "mae", "nll", "perplexity"), MetricInfo(False)),
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric with its direction and unit; it is called like its function.
+
+    function           (output, target) -> one number per sample
+    higher_is_better   which way is better
+    unit               how its numbers are shown: number, count, percent (of 1), bytes or seconds
+
+    >>> Metric(lambda output, target: (output - target).abs(), higher_is_better=False).info
+    MetricInfo(higher_is_better=False, unit='number')
+    """
+
+    function: PerSample
+    higher_is_better: bool = True
+    unit: str = "number"
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise UserError(f"a metric is a function (output, target) -> one number per sample, not {self.function!r}")
+        if self.unit not in get_args(Unit):
+            raise UserError(f"a metric cannot be shown in {self.unit!r}: {nearest(self.unit, get_args(Unit))}")
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.function(output, target)
+
+    @property
+    def info(self) -> MetricInfo:
+        return MetricInfo(self.higher_is_better, cast(Unit, self.unit))
+
+
+class TaskSpec(Protocol):
+    """The promise of a task; `Task` makes one from a user's own functions.
+
+    metrics            functions by name; a `Metric` has its direction and unit, see `metric_infos`
+    main               the name of the metric by which runs are compared
+    higher_is_better   which way is better for the main metric
+    loss               the function that training minimises
+    """
+
+    @property
+    def metrics(self) -> Mapping[str, PerSample]: ...
+
+    @property
+    def main(self) -> str: ...
+
+    @property
+    def higher_is_better(self) -> bool: ...
+
+    @property
+    def loss(self) -> PerSample: ...
+
+    def highest(self, target: Tensor, classes: int) -> Tensor:
+        """Targets of this shape that need all `classes` outputs: where targets are labels, the last label. A model is
+        tried on them before training."""
+        ...
+
+    def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
+        """A `UserError` unless an output of this shape fits the targets."""
+        ...
+
+
+def metric_infos(task: TaskSpec) -> dict[str, MetricInfo]:
+    """How to read each metric of a task, the main one first, and its loss.
+
+    The task itself decides the direction of its main metric (`higher_is_better`). Any other `Metric` has its own; for a
+    plain function a well-known name decides (loss, mse, accuracy, ...), and otherwise higher is better.
+
+    >>> metric_infos(Regression())["mae"], list(metric_infos(Regression()))
+    (MetricInfo(higher_is_better=False, unit='number'), ['mse', 'mae', 'loss'])
+    """
+    found = {}
+    for name in dict.fromkeys([task.main, *task.metrics, "loss"]):
+        metric = task.metrics.get(name)
+        found[name] = metric.info if isinstance(metric, Metric) else WELL_KNOWN.get(name, MetricInfo())
+    return found | {task.main: replace(found[task.main], higher_is_better=task.higher_is_better)}
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Cross-entropy of scores [B, K] against labels [B]; accuracy.
+
+    >>> task = Classification()
+    >>> output_BK, label_B = torch.tensor([[0.0, 0.0], [1.0, 1.0]]), torch.tensor([0, 1])
+    >>> task.loss(output_BK, label_B)
+    tensor([0.6931, 0.6931])
+    >>> task.metrics["accuracy"](output_BK, label_B)
+    tensor([1., 0.])
+    """
+
+    main: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return cross_entropy(output, target, reduction="none")
+
+    @property
+    def metrics(self) -> dict[str, PerSample]:
+        return {"accuracy": Metric(correct, unit="percent")}
+
+    def highest(self, target: Tensor, classes: int) -> Tensor:
+        return torch.full_like(target, classes - 1)
+
+    def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
+        if len(output_shape) != 2 or target.ndim != 1:
+            raise UserError(
+                "classification compares scores [samples, labels] with labels [samples], but the model gives "
+                f"{tuple(output_shape)} and the data {tuple(target.shape)}: for numbers use "
+                "task=Regression(), for text NextCharacter()"
+            )
+        _check_batch(output_shape, target)
+        _check_labels(output_shape[1], target)
+
+
+@dataclass(frozen=True)
+class NextCharacter:
+    """Cross-entropy of scores [B, T, K] against the next characters [B, T], a mean over a sample's positions.
+
+    ignore   the target of positions that do not count (padding); a sample of padding only has loss and accuracy 0
+
+    >>> scores_BTK, next_BT = torch.zeros(1, 3, 4), torch.tensor([[0, 2, -1]])
+    >>> task = NextCharacter()
+    >>> task.loss(scores_BTK, next_BT), task.metrics["accuracy"](scores_BTK, next_BT)
+    (tensor([1.3863]), tensor([0.5000]))
+    """
+
+    ignore: int = -1
+
+    main: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        loss_BT = cross_entropy(output.transpose(1, 2), target, ignore_index=self.ignore, reduction="none")
+        return self._mean(loss_BT, target)
+
+    @property
+    def metrics(self) -> dict[str, PerSample]:
+        return {"accuracy": Metric(self._accuracy, unit="percent")}
+
+    def _accuracy(self, output: Tensor, target: Tensor) -> Tensor:
+        return self._mean(correct(output, target), target)
+
+    def _mean(self, value_BT: Tensor, target_BT: Tensor) -> Tensor:
+        counts_BT = target_BT != self.ignore
+        return (value_BT * counts_BT).sum(1) / counts_BT.sum(1).clamp(min=1)
+
+    def highest(self, target: Tensor, classes: int) -> Tensor:
+        return torch.full_like(target, classes - 1)
+
+    def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
+        if len(output_shape) != 3 or target.ndim != 2 or output_shape[1] != target.shape[1]:
+            raise UserError(
+                "next-character prediction compares scores [samples, positions, characters] with characters "
+                f"[samples, positions], but the model gives {tuple(output_shape)} and the data "
+                f"{tuple(target.shape)}: for one label per text use Classification"
+            )
+        _check_batch(output_shape, target)
+        _check_labels(output_shape[2], target[target != self.ignore])
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Squared error, a mean over a sample's outputs; metrics mse and mae, lower is better.
+
+    >>> task = Regression()
+    >>> task.loss(torch.tensor([[1.0], [3.0]]), torch.tensor([0.0, 0.0]))
+    tensor([1., 9.])
+    """
+
+    main: ClassVar[str] = "mse"
+    higher_is_better: ClassVar[bool] = False
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return _errors(output, target).square().mean(1)
+
+    @property
+    def metrics(self) -> dict[str, PerSample]:
+        return {"mse": Metric(self.loss, higher_is_better=False), "mae": Metric(_mae, higher_is_better=False)}
+
+    def highest(self, target: Tensor, classes: int) -> Tensor:
+        return target
+
+    def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
+        _check_batch(output_shape, target)
+        if torch.Size(output_shape).numel() != target.numel():
+            if not target.is_floating_point():
+                raise UserError(
+                    "regression predicts numbers, but the data has classes: give its targets as numbers with a "
+                    "fraction (a Table: regression=True), or use Classification()"
+                )
+            raise UserError(
+                f"the model gives {tuple(output_shape[1:])} numbers per sample but the data has "
+                f"{tuple(target.shape[1:])}: build the model with one output per number to predict"
+            )
+
+
+@dataclass(frozen=True)
+class Task:
+    """A user's own loss and metrics. Each function maps (output, target) to one number per sample.
+
+    loss               the function that training minimises
+    metrics            functions by name; a `Metric` has its direction and unit
+    main               the metric by which runs are compared; "loss" for the loss
+    higher_is_better   which way is better for a main metric that is a plain function; a `Metric` has its own
+
+    >>> def huber(output, target):
+    ...     return torch.nn.functional.huber_loss(output.squeeze(1), target, reduction="none")
+    >>> task = Task(loss=huber)
+    >>> task.main, list(task.metrics), task.higher_is_better
+    ('loss', ['loss'], False)
+    """
+
+    loss: PerSample
+    metrics: Mapping[str, PerSample | Metric] = field(default_factory=dict)
+    main: str = "loss"
+    higher_is_better: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.loss):
+            raise UserError(f"a task's loss is a function (output, target) -> one loss per sample, not {self.loss!r}")
+        metrics = {"loss": self.loss} | dict(self.metrics) if self.main == "loss" else dict(self.metrics)
+        if self.main not in metrics:
+            hint = nearest(self.main, metrics)
+            raise UserError(f"the task's main metric {self.main!r} is not among its metrics: {hint}")
+        object.__setattr__(self, "metrics", metrics)
+        main = metrics[self.main]
+        if isinstance(main, Metric):
+            object.__setattr__(self, "higher_is_better", main.higher_is_better)
+
+    def highest(self, target: Tensor, classes: int) -> Tensor:
+        """Whole numbers [B] are labels; other targets (numbers, a 0 or 1 for each label) stay as they are."""
+        labels = target.ndim == 1 and not target.is_floating_point()
+        return torch.full_like(target, classes - 1) if labels else target
+
+    def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
+        """A `UserError` unless the loss and every metric give one number per sample of such a batch."""
+        output = torch.zeros(output_shape, device=target.device)
+        functions = {"loss": self.loss, **{f"metric {name!r}": metric for name, metric in self.metrics.items()}}
+        for name, function in functions.items():
+            try:
+                value: Any = function(output, target)
+            except (RuntimeError, IndexError, ValueError) as error:
+                raise UserError(
+                    f"the task's {name} fails on an output of shape {tuple(output.shape)} with targets of shape "
+                    f"{tuple(target.shape)}: {error}"
+                ) from error
+            if not isinstance(value, Tensor) or value.shape != target.shape[:1]:
+                shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise UserError(
+                    f"the task's {name} gives {shape} for {target.shape[0]} samples: return one number per sample, "
+                    f"shape ({target.shape[0]},), without averaging over the batch (in torch, reduction='none')"
+                )
+
+
+def correct(output: Tensor, target: Tensor) -> Tensor:
+    """1 where the largest score is the target's, else 0."""
+    return (output.argmax(-1) == target).to(output.dtype)
+
+
+def _mae(output: Tensor, target: Tensor) -> Tensor:
+    return _errors(output, target).abs().mean(1)
+
+
+def _errors(output: Tensor, target: Tensor) -> Tensor:
+    """Output - target as [B, K]; a target [B] against an output [B, 1] must not spread to [B, B]."""
+    error = output - target.reshape(output.shape)
+    return error[:, None] if error.ndim == 1 else error.flatten(1)
+
+
+def check_model(task: TaskSpec, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    """A `UserError` unless the model takes these samples and its output fits their targets; changes nothing."""
+    was_training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            output = scores_of(model(x))
+    except (RuntimeError, IndexError) as error:
+        raise UserError(
+            f"the model cannot take samples of shape {tuple(x.shape[1:])} ({x.dtype}): {error}. "
+            "Choose a model for such samples, or reshape the data"
+        ) from error
+    finally:
+        for module in was_training:
+            module.training = True
+    task.check_output(tuple(output.shape), y)
+
+
+def _check_batch(output_shape: tuple[int, ...], target: Tensor) -> None:
+    if not output_shape or target.ndim == 0 or output_shape[0] != target.shape[0]:
+        raise UserError(
+            f"the model gives shape {tuple(output_shape)} for targets of shape {tuple(target.shape)}: "
+            "the first dimension of both is the samples of the batch and must agree"
+        )
+
+
+def _check_labels(scores: int, label: Tensor) -> None:
+    if label.is_floating_point():
+        raise UserError(f"labels are whole numbers, but the data has {label.dtype}: convert them, or use Regression")
+    if label.numel() == 0:
+        return
+    low, high = int(label.min()), int(label.max())
+    if low < 0:
+        raise UserError(f"the data has label {low}: number the labels from 0")
+    if high >= scores:
+        raise UserError(
+            f"the model gives {scores} scores but the data has {high + 1} labels: "
+            f"build the model with classes={high + 1}, or drop the samples with labels from {scores} on"
+        )
+
+
+def scores_of(output: Any) -> Tensor:
+    """The tensor that a loss compares with targets: the output itself, its `logits`, or the first item of a tuple.
+
+    >>> scores_of((torch.zeros(2), None)), scores_of({"logits": torch.ones(1)})
+    (tensor([0., 0.]), tensor([1.]))
+    """
+    if isinstance(output, Tensor):
+        return output
+    found = None
+    if isinstance(output, Mapping) and "logits" in output:
+        found = output["logits"]
+    elif hasattr(output, "logits"):
+        found = output.logits
+    elif isinstance(output, tuple | list) and output:
+        found = output[0]
+    if isinstance(found, Tensor):
+        return found
+    item = "['name']" if isinstance(output, Mapping) else "[0]" if isinstance(output, tuple | list) else ".name"
+    raise UserError(
+        f"the model returns {_described(output)}, and a task needs a tensor with a row for each sample: return a "
+        "tensor, an object with .logits, or a tuple that begins with the tensor. For a model that you cannot change, "
+        "write a module around it: def forward(self, x): return self.model(x)" + item
+    )
+
+
+def _described(output: Any) -> str:
+    def kind(value: Any) -> str:
+        if value is None or isinstance(value, str | tuple | list | dict | int | float):
+            return "None" if value is None else f"a {type(value).__name__}"
+        return f"an object of class {type(value).__name__}"
+
+    if isinstance(output, Mapping):
+        return f"a dict with {', '.join(map(repr, output)) or 'nothing in it'}"
+    if hasattr(output, "logits"):
+        return f"{kind(output)} whose logits is {kind(output.logits)}"
+    if isinstance(output, tuple | list):
+        name = type(output).__name__
+        return f"a {name} whose first item is {kind(output[0])}" if output else f"an empty {name}"
+    return kind(output)
+
+
+class ScoresOnly(nn.Module):
+    """A model that returns only its scores, as a tensor, where `model` returns a tuple or an object."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return scores_of(self.model(x))
+
+
+@dataclass(frozen=True)
+class Standardised:
+    """How targets were standardised: (value - mean) / std.
+
+    mean   in the target's own unit
+    std    in the target's own unit
+
+    >>> Standardised(mean=10.0, std=2.0).standard(14.0), Standardised(mean=10.0, std=2.0).original(2.0)
+    (2.0, 14.0)
+    """
+
+    mean: float
+    std: float
+
+    def standard(self, value: Values) -> Values:
+        return (value - self.mean) / self.std
+
+    def original(self, value: Values) -> Values:
+        return value * self.std + self.mean
+
+
+@dataclass(frozen=True)
+class InOwnUnit:
+    """A task on standardised targets: the loss is that of the standardised ones, metrics are in the target's own unit.
+
+    task   the task in its own unit
+    mean   of the targets, in their own unit
+    std    of the targets, in their own unit
+
+    >>> task = InOwnUnit(Regression(), mean=100.0, std=10.0)
+    >>> output, target = torch.tensor([[1.0]]), torch.tensor([[0.5]])  # 110 and 105
+    >>> task.loss(output, target), task.metrics["mae"](output, target)
+    (tensor([0.2500]), tensor([5.]))
+    """
+
+    task: TaskSpec
+    mean: float
+    std: float
+
+    @property
+    def loss(self) -> PerSample:
+        return self.task.loss
+
+    @property
+    def main(self) -> str:
+        return self.task.main
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.task.higher_is_better
+
+    @property
+    def metrics(self) -> Mapping[str, PerSample]:
+        infos = metric_infos(self.task)
+        return {
+            name: Metric(partial(self._measured, metric), infos[name].higher_is_better, infos[name].unit)
+            for name, metric in self.task.metrics.items()
+        }
+
+    def _measured(self, metric: PerSample, output: Tensor, target: Tensor) -> Tensor:
+        unit = Standardised(self.mean, self.std)
+        return metric(unit.original(output), unit.original(target))
+
+    def highest(self, target: Tensor, classes: int) -> Tensor:
+        return self.task.highest(target, classes)
+
+    def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
+        self.task.check_output(output_shape, target)
+
+
+class Predictor(nn.Module):
+    """A trained model that predicts in the target's own unit; `model` was trained on standardised targets.
+
+    >>> Predictor(nn.Identity(), Standardised(mean=10.0, std=2.0))(torch.tensor([1.0]))
+    tensor([12.])
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: nn.Module, unit: Standardised) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("mean", torch.tensor(unit.mean))
+        self.register_buffer("std", torch.tensor(unit.std))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return scores_of(self.model(x)) * self.std + self.mean
+
+
+KINDS = {
+    "classification": Classification,
+    "next-character": NextCharacter,
+    "regression": Regression,
+    "task": Task,
+    "in-own-unit": InOwnUnit,
+}

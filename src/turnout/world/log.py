@@ -1,0 +1,307 @@
+"""A log of participation: which client was asked in which round, and which share of the work it finished.
+
+Every run writes one as `turnout.csv`. It keeps rows, not a table of rounds x clients.
+
+Shape letters: N rows, M clients of the log, T rounds.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from turnout.errors import UserError
+from turnout.machine.table_files import open_table
+
+Missing = Literal["absent", "not-asked"]
+
+HEADER = ("round", "client", "work")
+TURNOUT_FILE = "turnout.csv"  # in a run folder
+MOST_ROUNDS = 1_000_000
+UNLIKELY = 1e-3  # a less likely silence at an end of the log is not an absence: the client was not a member
+DAY = 86400.0
+LEAST_DAYS, LEAST_WEEKS = 2, 4  # that a log must cover for rounds to be compared by hour, or by hour and weekday
+IN_FULL, LISTED = 5, 20  # faults of one kind that are quoted, and further ones of which the line is given
+
+
+@dataclass(frozen=True)
+class ParticipationLog:
+    """A log of rounds 0 .. rounds - 1. Row n: client `client_N[n]` was asked in round `round_N[n]` and finished the
+    share `work_N[n]` of the work (0: absent). Rows are sorted by round, then client, each pair once.
+
+    path         the file
+    names        the clients' names in the log; clients are numbered in this order
+    rounds       how many rounds the log has
+    round_N      the round of each row
+    client_N     the client of each row, as a place in `names`
+    work_N       the work of each row, 0 to 1
+    missing      what no row means: "absent" (asked, like every member of the fleet), or "not-asked"
+    start_T      when each round began, in seconds; None if the log has no times
+    is_calendar  whether `start_T` counts from 1970, so that hours and weekdays are known
+    every        seconds from round to round, if times are known
+    examples_M   how many examples each client has, if the log has that
+    line_M       the line of the log in which each client first occurs
+    assumed      guesses about the log, in sentences
+    """
+
+    path: str
+    names: tuple[str, ...]
+    rounds: int
+    round_N: np.ndarray
+    client_N: np.ndarray
+    work_N: np.ndarray
+    missing: Missing = "absent"
+    start_T: np.ndarray | None = None
+    is_calendar: bool = False
+    every: float | None = None
+    examples_M: np.ndarray | None = None
+    line_M: np.ndarray | None = None
+    assumed: tuple[str, ...] = ()
+
+    @classmethod
+    def of_rows(
+        cls,
+        path: str,
+        names: tuple[str, ...],
+        rounds: int,
+        rows: tuple[np.ndarray, np.ndarray, np.ndarray],
+        line_M: np.ndarray,
+        examples_M: np.ndarray | None = None,
+        **settings: Any,
+    ) -> ParticipationLog:
+        """A log of (round, client, work) in any order. Clients are sorted by name where all names are numbers."""
+        order_M = np.arange(len(names))
+        if all(name.isdecimal() for name in names):
+            order_M = np.argsort([int(name) for name in names], kind="stable")
+        rank_M = np.empty(len(order_M), dtype=np.int32)
+        rank_M[order_M] = np.arange(len(order_M))
+        round_N, client_N, work_N = rows[0], rank_M[rows[1]], rows[2]
+        sorted_N = np.lexsort((client_N, round_N))
+        return cls(
+            path,
+            tuple(names[place] for place in order_M),
+            rounds,
+            round_N[sorted_N].astype(np.int32),
+            client_N[sorted_N],
+            work_N[sorted_N],
+            examples_M=None if examples_M is None else examples_M[order_M],
+            line_M=line_M[order_M],
+            **settings,
+        )
+
+    @property
+    def clients(self) -> int:
+        return len(self.names)
+
+    def row(self, t: int) -> tuple[np.ndarray, np.ndarray]:
+        """The clients with a row in round t, sorted, and the work of each."""
+        rows = slice(self._first_row_T[t], self._first_row_T[t + 1])
+        return self.client_N[rows], self.work_N[rows]
+
+    def asked(self, t: int) -> np.ndarray:
+        """The clients asked in round t, sorted: those with a row, and all members where no row means absent."""
+        if self.missing == "not-asked":
+            return self.row(t)[0]
+        return np.flatnonzero((self.joined_M <= t) & (t < self.left_M))
+
+    def work(self, t: int) -> np.ndarray:
+        """The work of every client in round t [M]: NaN if it was not asked, 0 if it was absent."""
+        work_M = np.full(self.clients, np.nan)
+        work_M[self.asked(t)] = 0.0
+        client_A, work_A = self.row(t)
+        work_M[client_A] = work_A
+        return work_M
+
+    @cached_property
+    def asked_M(self) -> np.ndarray:
+        """In how many rounds each client was asked."""
+        if self.missing == "not-asked":
+            return np.bincount(self.client_N, minlength=self.clients)
+        return self.left_M - self.joined_M
+
+    @cached_property
+    def joined_M(self) -> np.ndarray:
+        """The round from which each client is a member: 0, or its first row if it joined later.
+
+        A client whose k visits are scattered over T rounds is silent in the first f of them with probability
+        (1 - f / T)^k. If that is below UNLIKELY, it was not absent but had not joined. A visit is a sequence of
+        consecutive rounds with presence (of being asked, where no row means not asked).
+        """
+        first_M, _, visits_M = self._seen
+        return np.where(self._unlikely(first_M, visits_M), first_M, 0)
+
+    @cached_property
+    def left_M(self) -> np.ndarray:
+        """The first round in which each client is no longer a member; `rounds` if it stays to the end."""
+        _, last_M, visits_M = self._seen
+        return np.where(self._unlikely(self.rounds - 1 - last_M, visits_M), last_M + 1, self.rounds)
+
+    def _unlikely(self, silent_M: np.ndarray, visits_M: np.ndarray) -> np.ndarray:
+        return visits_M * np.log1p(-np.minimum(silent_M / self.rounds, 1 - 1e-12)) < np.log(UNLIKELY)
+
+    @cached_property
+    def _seen(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The first and the last round in which each client is seen, and its number of visits [M]."""
+        order_N = np.argsort(self.client_N, kind="stable")
+        if self.missing == "absent":
+            order_N = order_N[self.work_N[order_N] > 0]
+        round_n, client_n = self.round_N[order_N], self.client_N[order_N]
+        first_M, last_M = np.zeros(self.clients, np.int64), np.full(self.clients, self.rounds - 1)
+        first_M[client_n[::-1]], last_M[client_n] = round_n[::-1], round_n
+        begins_n = np.ones(len(round_n), dtype=bool)
+        begins_n[1:] = (np.diff(client_n) != 0) | (np.diff(round_n) > 1)
+        return first_M, last_M, np.bincount(client_n[begins_n], minlength=self.clients)
+
+    @cached_property
+    def _first_row_T(self) -> np.ndarray:
+        return np.searchsorted(self.round_N, np.arange(self.rounds + 1))
+
+    @cached_property
+    def rounds_a_day(self) -> int | None:
+        """How many rounds a day has, if that is a whole number above 1 and the log covers at least two days."""
+        return self._rounds_in(DAY, LEAST_DAYS)
+
+    @cached_property
+    def season(self) -> int:
+        """After how many rounds the same hour comes again: the rounds of a week, else of a day, else 1."""
+        return self._rounds_in(7 * DAY, LEAST_WEEKS) or self.rounds_a_day or 1
+
+    def _rounds_in(self, seconds: float, least: int) -> int | None:
+        if self.every is None or self.every <= 0:
+            return None
+        rounds = round(seconds / self.every)
+        whole = rounds > 1 and abs(rounds * self.every - seconds) < 0.01 * seconds
+        return rounds if whole and self.rounds >= least * rounds else None
+
+    def rows(self, whole: bool = False) -> list[tuple[int, str, float]]:
+        """(round, client, work) as a turnout CSV has them; `whole`: also a 0 for every absence without a row."""
+        if whole and self.missing == "absent":
+            return [
+                (t, self.names[client], float(work_M[client]))
+                for t in range(self.rounds)
+                for work_M in [self.work(t)]
+                for client in np.flatnonzero(~np.isnan(work_M))
+            ]
+        triples = zip(self.round_N.tolist(), self.client_N.tolist(), self.work_N.tolist(), strict=True)
+        return [(t, self.names[client], work) for t, client, work in triples]
+
+
+@dataclass
+class Faults:
+    """The faults of one file, collected while it is read and reported together.
+
+    path   the file
+    at     what its rows are called: "line" of a text, "row" of a Parquet file
+    found  (line, message) of each fault, by kind of fault
+    """
+
+    path: str
+    at: str = "line"
+    found: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+
+    def add(self, kind: str, line: int, message: str) -> None:
+        """Add one fault; faults of one kind are counted together."""
+        self.found.setdefault(kind, []).append((line, message))
+
+    def add_repeats(
+        self, round_N: np.ndarray, code_N: np.ndarray, line_N: np.ndarray, names: tuple[str, ...], first: int = 0
+    ) -> None:
+        """Add a fault for every row whose round (below 0: unknown) and client occurred before. `code_N`: the clients as
+        places in `names`; `first`: the number that round 0 has in the file."""
+        order_N = np.lexsort((line_N, code_N, round_N))
+        same_N = (np.diff(round_N[order_N]) == 0) & (np.diff(code_N[order_N]) == 0) & (round_N[order_N][1:] >= 0)
+        for at in np.flatnonzero(same_N):
+            one, again = order_N[at], order_N[at + 1]
+            row = f"round {round_N[again] + first} of client {names[code_N[again]]}"
+            self.add("twice", int(line_N[again]), f"{row} is on {self.at} {line_N[one]} already")
+
+    def check(self) -> None:
+        """Raise a UserError that lists all faults, if there are any."""
+        count = sum(map(len, self.found.values()))
+        if count == 1:
+            ((line, message),) = next(iter(self.found.values()))
+            raise UserError(f"{self.path}, {self.at} {line}: {message}")
+        if not count:
+            return
+        entries: list[tuple[int, bool, str]] = []  # line, whether it counts further faults, text
+        for faults in self.found.values():
+            entries += [(line, False, f"  {self.at} {line}: {message}") for line, message in faults[:IN_FULL]]
+            if more := faults[IN_FULL : IN_FULL + LISTED]:
+                rest = len(faults) - IN_FULL - len(more)
+                lines = ", ".join(str(line) for line, _ in more) + (f" and {rest:,} more" if rest else "")
+                text = f"  and {len(faults) - IN_FULL:,} more faults like this: {self.at}s {lines}"
+                entries.append((entries[-1][0], True, text))
+        lines = "\n".join(text for *_, text in sorted(entries))
+        raise UserError(f"{self.path} has {count:,} faults; correct them:\n{lines}")
+
+
+def find_turnout(path: Path) -> Path:
+    """The file itself; of a run folder, its turnout.csv."""
+    if not path.is_dir():
+        return path
+    if (path / TURNOUT_FILE).is_file():
+        return path / TURNOUT_FILE
+    inside = sorted(found.parent for found in path.glob(f"*/**/{TURNOUT_FILE}"))
+    hint = f"; it holds runs, name one of them, such as {inside[0]}" if inside else ""
+    raise UserError(f"{path} is a folder without {TURNOUT_FILE}{hint or ': give a log, or the folder of a run'}")
+
+
+def read_turnout(path: str | Path) -> ParticipationLog:
+    """The log in a CSV file of round,client,work, or in a run's folder. No row means that a client was not asked."""
+    file = find_turnout(Path(path))
+    table = open_table(file)
+    if table.header != list(HEADER):
+        raise UserError(
+            f"{file} has the columns {', '.join(table.header)}, not {','.join(HEADER)}: use participation 'fleet-log' "
+            "(and selection 'as-fleet-log') for other logs, or convert it with turnout fleet LOG --csv turnout.csv"
+        )
+    faults = Faults(str(file), table.counted_in)
+    code_of: dict[str, int] = {}
+    blocks = []
+    for block in table.blocks(bad_row=lambda line, message: faults.add("cells", line, message)):
+        cells = [block.cells[name] for name in HEADER]
+        try:
+            round_N, work_N = np.array(list(map(int, cells[0]))), np.array(list(map(float, cells[2])))
+        except ValueError:
+            round_N = np.array([int(t) if t.isdecimal() else -1 for t in cells[0]])
+            work_N = np.array([_number(work) for work in cells[2]])
+        code_N = np.array([code_of.setdefault(name, len(code_of)) for name in cells[1]])
+        good_NK = np.stack([(round_N >= 0) & (round_N < MOST_ROUNDS), code_N != code_of.get("", -1),
+                            (work_N >= 0) & (work_N <= 1)], axis=1)  # fmt: skip
+        for n, k in np.argwhere(~good_NK):
+            wanted = (f"a whole number from 0 to {MOST_ROUNDS - 1:,}", "a name", "the share finished, 0 to 1")[k]
+            faults.add(HEADER[k], block.line_B[n], f"{HEADER[k]} must be {wanted}, got {cells[k][n]!r}")
+        blocks.append(np.stack([np.where(good_NK[:, 0], round_N, -1), code_N, work_N, block.line_B], axis=1))
+    if not blocks:
+        faults.check()
+        raise UserError(f"{file} has no rows: a row says that a client was asked in a round")
+    row_N4 = np.concatenate(blocks)
+    (round_N, code_N, line_N), work_N = row_N4[:, [0, 1, 3]].astype(np.int64).T, row_N4[:, 2]
+    names = tuple(code_of)
+    faults.add_repeats(round_N, code_N, line_N, names)
+    faults.check()
+    line_M = line_N[np.unique(code_N, return_index=True)[1]]
+    columns = round_N, code_N, work_N
+    return ParticipationLog.of_rows(str(file), names, int(round_N.max()) + 1, columns, line_M, missing="not-asked")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def write_turnout(path: str | Path, rows: Iterable[tuple[int, int | str, float]]) -> None:
+    """Write rows (round, client, work) as a log; a client is its number, or its name if the data has names."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(HEADER)
+        writer.writerows((int(t), client, repr(float(work))) for t, client, work in rows)
