@@ -10,9 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import pkgutil
 import sys
-from collections.abc import Collection
 from types import ModuleType
 from typing import Any
 
@@ -49,23 +47,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return list(importlib.import_module("turnout.public").__all__)
-
-
-def kinds_in(place: str, leave_out: Collection[str] = ()) -> dict[str, Any]:
-    """The kinds that a module announces in its `KINDS`; of a package, those that its modules announce, `base` first.
-
-    >>> list(kinds_in("turnout.parts.optimizers")), list(kinds_in("turnout.parts.substitution"))[0]
-    (['sgd', 'adam'], 'unused')
-    """
-    module = importlib.import_module(place)
-    if not hasattr(module, "__path__"):
-        return dict(module.KINDS)
-    names = sorted(
-        (info.name for info in pkgutil.iter_modules(module.__path__)), key=lambda name: (name != "base", name)
-    )
-    found: dict[str, Any] = {}
-    for inside in (f"{place}.{name}" for name in names if f"{place}.{name}" not in leave_out):
-        for kind, maker in getattr(importlib.import_module(inside), "KINDS", {}).items():
-            if found.setdefault(kind, maker) is not maker:
-                raise ValueError(f"two kinds of {place} are called {kind!r}: {found[kind]} and {maker}")
-    return found
