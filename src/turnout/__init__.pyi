@@ -1,5 +1,3 @@
-from typing import Any
-
 from turnout.public import *  # noqa: F403
 
 __version__: str
