@@ -11,6 +11,7 @@ or attempts at once.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -62,14 +63,14 @@ class Always:
         return torch.ones(len(client_C), dtype=torch.float64)
 
 
-class PresenceModel:
+class PresenceModel(ABC):
     """A base for kinds that decide which clients are up: these finish all of the work, or `when_up`'s fraction."""
 
     when_up: Participation | None
 
+    @abstractmethod
     def up(self, client_C: Tensor, t: int, seed: int, groups: Tensor | None) -> Tensor:
         """Which clients are up in round t, as booleans."""
-        raise NotImplementedError
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         inner = self.when_up or Always()

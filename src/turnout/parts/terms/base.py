@@ -12,6 +12,7 @@ Shape letters: c clients of a chunk, C replies, I clients that leave, P shared p
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -96,41 +97,41 @@ class FusedStep:
         return None
 
 
-class PostStep:
+class PostStep(ABC):
     """Optional: a change of the weights after each step of the optimizer."""
 
+    @abstractmethod
     def post_step(self, at: At, server_state: Tensors, client_state: Tensors) -> None:
         """Change the weights `at.x_cP` in place (a proximal step, say)."""
-        raise NotImplementedError
 
 
-class ServerShift:
+class ServerShift(ABC):
     """Optional: a shift of the model besides the aggregated update, as in FedDyn."""
 
+    @abstractmethod
     def server_shift(self, server_state: Tensors, aggregate: Aggregate) -> Tensor | None:
         """The shift to add to the server's change before it is encoded and applied [P]; None: none."""
-        raise NotImplementedError
 
 
-class Notifies:
+class Notifies(ABC):
     """Optional: a message to the clients whose replies were used, after the round."""
 
+    @abstractmethod
     def notify(self, server_state: Tensors, applied: Applied) -> Tensors:
         """On the server, before `server_update`: one message of any shape for all these clients. Each receives it when
         it is next asked, together with any others. {}: no message."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_notify(self, message: Tensors, client_state: Tensors) -> Tensors:
         """On a client that has a message: its next state."""
-        raise NotImplementedError
 
 
-class PersonalModel:
+class PersonalModel(ABC):
     """Optional: clients predict with weights of their own."""
 
+    @abstractmethod
     def own(self, x_cP: Tensor, client_state: Tensors) -> Tensor:
         """The weights a client predicts with, given those it would download."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
