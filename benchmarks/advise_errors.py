@@ -8,7 +8,7 @@
 `noise`: five candidates that do the same but for noise (plain FedAvg with weights shaken at random), tuned and raced
 like any others, the whole advice repeated with other seeds and another log each time; any winner is a wrong one.
 `pool`: the scores of real runs of plain FedAvg, dealt to candidates at random: thousands of races in a minute.
-`known`: the fleets of tests/known_fleets.py with the candidates each is about; `all-candidates`: with all of
+`known`: the fleets of tests/support/known_fleets.py with the candidates each is about; `all-candidates`: with all of
 ours, so that what wins may be something else: who it was is counted. One line of JSON for each fleet.
 """
 
@@ -34,7 +34,7 @@ from turnout.data.partition import Dirichlet
 from turnout.fleet.advice.race import Race
 from turnout.fleet.advice.trials import measure
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from known_fleets import KNOWN, KnownFleet, Shaken, half_there
 
 APART = 100_000  # seeds between repeats

@@ -4,7 +4,7 @@
 
 The records are made up: they have the columns of a run with friends and personal accuracy, and nothing is trained. It
 takes two minutes, 600 MB of disk in a folder that is deleted, and for the last figure chromium and Playwright
-(tests/browsing.py says how to get them).
+(tests/support/browsing.py says how to get them).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from turnout.view.report.page import write_report
 
-sys.path.append(str(Path(__file__).absolute().parent.parent / "tests"))
+sys.path.append(str(Path(__file__).absolute().parent.parent / "tests" / "support"))
 
 from browsing import chromium
 from made_records import make_records

@@ -2,7 +2,7 @@
 
     python docs/draw_watch.py
 
-It needs chromium and Playwright (tests/browsing.py says how to get them) and takes a minute.
+It needs chromium and Playwright (tests/support/browsing.py says how to get them) and takes a minute.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from turnout_papers.recipes.friends import friends
 from turnout_papers.recipes.multitask import multitask
 
 HERE = Path(__file__).absolute().parent
-sys.path.append(str(HERE.parent / "tests"))
+sys.path.append(str(HERE.parent / "tests" / "support"))
 
 from browsing import chromium, is_live, until  # noqa: E402
 

@@ -2,7 +2,7 @@
 
     python docs/measure_core.py
 
-Prints one Markdown table. tests/test_shape.py holds the rows that must not grow.
+Prints one Markdown table. tests/system/test_shape.py holds the rows that must not grow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "turnout"
 PAPERS = ROOT / "papers" / "turnout_papers"
-SATELLITES = ("scores", "fleet", "view", "deploy")
+SATELLITES = ("scores", "fleet", "view", "deploy", "testing")
 ABOVE = (*SATELLITES, "cli")  # rooms that are not the core
 
 

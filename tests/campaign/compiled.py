@@ -12,7 +12,7 @@ from pathlib import Path
 from faults import Counts
 
 HERE = Path(__file__).parent
-TESTS = ("tests/test_native.py", "tests/test_codec.py", "tests/test_data_synthetic.py")
+TESTS = ("tests/engine/test_native.py", "tests/parts/test_codec.py", "tests/data/test_data_synthetic.py")
 SANITIZED = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g"
 
 

@@ -30,7 +30,7 @@ from forked_tests import ROOT, First, Tracer, copied, forked, warm_up
 from mutations import Mutation, mutations
 
 PACKAGES = ("parts", "server", "world", "fleet", "statistics.py")
-TESTS = ("src", "tests/test_*.py", "papers/tests/test_*.py")  # src: the examples in docstrings
+TESTS = ("src", "tests/**/test_*.py", "papers/tests/test_*.py")  # src: the examples in docstrings
 MOST_SECONDS = 900.0  # for tracing one file of tests
 Covering = dict[str, dict[int, set[tuple[float, str]]]]  # file → line → the tests that execute it, with their seconds
 

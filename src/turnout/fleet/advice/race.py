@@ -4,7 +4,7 @@ The race is evaluated after fixed numbers of seeds (LOOKS). At each look every t
 paired t-test, and the one behind is dropped. The error of 5 % is divided among the looks and, for each candidate, among
 those it meets (Bonferroni), two-sided. So the truly best candidate is dropped at any look with probability at most
 2.5 %, and the race may be stopped at any time: a winner that is no better than some other is named in at most 5 % of
-the races, also if all are alike. That holds for normal differences; tests/test_advise.py and
+the races, also if all are alike. That holds for normal differences; tests/fleet/test_advise.py and
 benchmarks/advise_errors.py count errors for others.
 """
 
