@@ -31,13 +31,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from turnout_side import NextInLine, held_by_clients
 
 import turnout as to
-from turnout.context import Context
 from turnout.engine.batches import address_batches
 from turnout.engine.kernels.native import NativeJob, StepRule, StepTensors
 from turnout.machine.profiling import Stopwatch
 from turnout.machine.threads import cores
 from turnout.round import run_round
 from turnout.running.tracks.prepare import prepare
+from turnout.server.state import Context
 
 PRODUCTS = {
     "b, 784 to 200, forward": (10, 784, 200),

@@ -24,9 +24,8 @@ from turnout.engine.kernels.native import NativeJob, NativeSteps, StepRule, in_c
 from turnout.engine.network import Network
 from turnout.layout import Slot
 from turnout.machine.memory import to_device
-from turnout.machine.profiling import staged
 from turnout.machine.triton_tools import rehearse
-from turnout.parts.local import Local, steps_per_epoch
+from turnout.parts.local import Local
 from turnout.parts.optimizers import Optimizer
 from turnout.parts.terms.base import as_quadratic
 from turnout.types import Samples
@@ -74,7 +73,6 @@ class Trainer:
         beside = BESIDE * sum(value.nbytes for value in weights if not value.is_cuda)  # a GPU's kernels work in place
         return min(self.chunk * self.threads, clients) * (self.cost + beside)
 
-    @staged("local training")
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
         if job.start_P.is_cuda and not self._rehearsed and len(job.client_C):
@@ -174,7 +172,7 @@ def block_size(steps: int, batch_size: int) -> int:
 def order_bytes(count_C: Tensor, local: Local, drop_single: bool, threads: int = 1) -> int:
     """Bytes of the batch orders that are laid out at once for a cohort with so many samples each."""
     count_C = count_C.sort(descending=True).values
-    steps_C, size = local.full_steps(steps_per_epoch(count_C, local.batch_size, drop_single)), local.batch_size
+    steps_C, size = local.full_steps(count_C, drop_single, t=0), local.batch_size
     steps_C, first, blocks, sorting = steps_C.sort(descending=True).values, 0, [0], 0
     while first < len(steps_C):
         steps = max(1, int(steps_C[first]))
