@@ -27,15 +27,13 @@ from torch import Tensor, nn
 
 import turnout as to
 from turnout.engine import dropout
-from turnout.engine.autograd import Looped
-from turnout.engine.backprop import stack_of
+from turnout.engine.backprop import cross_entropy, soft_cross_entropy, stack_of
 from turnout.engine.batches import address_batches, order_with_torch
 from turnout.engine.by_hand import ByHand
-from turnout.engine.gradients import WorkerPool
+from turnout.engine.gradients import Looped, WorkerPool
 from turnout.engine.job import Job
 from turnout.engine.kernels import native
 from turnout.engine.kernels.native import NativeSteps
-from turnout.engine.losses import cross_entropy, soft_cross_entropy
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.errors import UserError

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from turnout.engine.backprop import Stack
+from turnout.engine.backprop import Stack, cross_entropy
 from turnout.engine.batches import Batches
 from turnout.engine.dropout import hashed
 from turnout.engine.job import plain_sgd
 from turnout.engine.layers import BatchNorm, Convolution, DenseLayer, Drop, Flatten, MaxPool, ReLU
-from turnout.engine.losses import cross_entropy
 from turnout.layout import Layout
 from turnout.machine.compiler import at, function, pointer, real, whole
 from turnout.parts.optimizers import SGD, Adam, Optimizer
