@@ -1,11 +1,9 @@
 """The papers' models. A model is a small frozen spec; `build(input_shape, classes)` makes an ordinary `nn.Module`.
 
-Read layers.py first; published.py has the papers' networks for pictures as settings of plain.py and convolutional.py.
+Read stacks.py first; published.py has the papers' networks for pictures as settings of it.
 """
 
-from turnout.models.convolutional import CNN
 from turnout.models.layers import Model, ModelSpec
-from turnout.models.plain import MLP, Logistic
 from turnout.models.published import (
     animals_cnn,
     digits_cnn,
@@ -19,6 +17,7 @@ from turnout.models.published import (
 )
 from turnout.models.recurrent import CharacterLSTM, SentenceLSTM
 from turnout.models.residual import ResNet, resnet50
+from turnout.models.stacks import CNN, MLP, Logistic
 from turnout.suggestions import kinds_in
 
 __all__ = [

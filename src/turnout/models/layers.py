@@ -1,21 +1,16 @@
-"""Model specs: their protocol, stacks of named layers, activations, checks of settings.
-
-If possible a model is one plain `nn.Sequential` of named layers (`conv1`, `norm1`, `act1`, `pool1`, `flatten`,
-`linear3`, ..., `output`), so that the engine can read its structure. Layers are numbered from 1.
-"""
+"""Model specs: their protocol, activations, checks of settings, and stacks of named layers."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from math import prod
 from typing import Protocol
 
 from torch import nn
 
 from turnout.errors import UserError, nearest
 
-Places = bool | str | tuple[int, ...]  # True or "all", False or "none", or the numbers of the layers
+Places = bool | str | tuple[int, ...]  # True or "all", False or "none", or the numbers of the layers, from 1
 Layers = list[tuple[str, nn.Module]]
 
 # Softmax is over features (or channels), as for a hidden activation in Keras: paper 002, Table 1.
@@ -25,9 +20,6 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
 }
-
-
-NORM_AT = ("before", "after")  # where BatchNorm is, seen from the activation
 
 
 class ModelSpec(Protocol):
@@ -58,9 +50,9 @@ def placed(places: Places, layers: int) -> tuple[bool, ...]:
 
 def check_places(name: str, places: object, layers: int) -> Places:
     """Places as a user wrote them (a list is fine), checked."""
+    if isinstance(places, str):
+        check_choice(name, places, ("all", "none"))
     if isinstance(places, bool | str):
-        if isinstance(places, str):
-            check_choice(name, places, ("all", "none"))
         return places
     numbers = check_sizes(name, places)
     if beyond := [n for n in numbers if n > layers]:
@@ -93,37 +85,12 @@ def check_choice(name: str, value: str, known: Iterable[str]) -> None:
         raise UserError(f"{name} is {value!r}: {nearest(str(value), known)}")
 
 
-def dense(
-    inputs: int,
-    hidden: tuple[int, ...],
-    classes: int,
-    activation: str,
-    norm: tuple[bool, ...],
-    drop: float = 0.0,
-    first: int = 1,
-    norm_at: str = "before",
-) -> Layers:
-    """Hidden layers (linear, BatchNorm before or after the activation, dropout), then the output."""
-    layers: Layers = []
-    for number, (size, with_norm) in enumerate(zip(hidden, norm, strict=True), first):
-        layers.append((f"linear{number}", nn.Linear(inputs, size)))
-        own: Layers = [(f"norm{number}", nn.BatchNorm1d(size))] if with_norm else []
-        act = (f"act{number}", ACTIVATIONS[activation]())
-        layers += [*own, act] if norm_at == "before" else [act, *own]
-        if drop:
-            layers.append((f"drop{number}", nn.Dropout(drop)))
-        inputs = size
-    return [*layers, ("output", nn.Linear(inputs, classes))]
-
-
-def features(input_shape: tuple[int, ...]) -> int:
-    """How many numbers one sample has.
-
-    >>> features((1, 28, 28))
-    784
-    """
-    if not input_shape or prod(input_shape) < 1:
+def check_image(input_shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Channels, height and width of image samples."""
+    if len(input_shape) != 3:
         raise UserError(
-            f"a sample of shape {tuple(input_shape)} holds no features: give samples at least one dimension"
+            f"a convolutional model takes images [channels, height, width], but a sample here has shape "
+            f"{tuple(input_shape)}: reshape the data (a grey image is [1, height, width]) or use MLP"
         )
-    return prod(input_shape)
+    channels, height, width = input_shape
+    return channels, height, width
