@@ -23,7 +23,7 @@ from turnout.engine.kernels.native import NativeJob, NativeSteps, StepRule, in_c
 from turnout.engine.network import Network
 from turnout.layout import Slot
 from turnout.machine.memory import to_device
-from turnout.machine.profiling import staged
+from turnout.machine.profiling import stage
 from turnout.parts.local import Local, steps_per_epoch
 from turnout.parts.optimizers import Optimizer
 from turnout.parts.terms.base import as_quadratic
@@ -71,7 +71,7 @@ class Trainer:
         beside = BESIDE * sum(value.nbytes for value in weights if not value.is_cuda)  # a GPU's kernels work in place
         return min(self.chunk * self.threads, clients) * (self.cost + beside)
 
-    @staged("local training")
+    @stage("local training")
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
         result, native = _blank(job, self._room(job), self.network.layout.slots), self._native(job)
