@@ -86,7 +86,7 @@ class Chunk:
         if self.native is None:
             self._run_steps()
         else:
-            with kept_in_c(self.slots, self.native.rule.lr):
+            with kept_in_c(self.slots, self.native.lr):
                 self._run_native(self.native)
         for sums in (self.result.loss_C, *self.result.magnitude.values()):
             sums[self.rows].div_(self.steps_there_c.clamp(min=1))

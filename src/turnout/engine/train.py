@@ -19,7 +19,7 @@ from turnout.engine.by_hand import ByHand
 from turnout.engine.chunk import Chunk
 from turnout.engine.gradients import Gradients, WorkerPool
 from turnout.engine.job import Job, Trained
-from turnout.engine.kernels.native import NativeJob, NativeSteps, StepRule, in_c
+from turnout.engine.kernels.native import NativeJob, NativeSteps, in_c
 from turnout.engine.network import Network
 from turnout.layout import Slot
 from turnout.machine.memory import to_device
@@ -95,10 +95,8 @@ class Trainer:
         if job.start_P.dim() == 2 and len(start_cP) == 1:
             start_cP = start_cP.expand(2, -1)  # one client's own start must not look like a common one (one row)
         springs = [as_quadratic(term, start_cP, job.server_term_states.get(term.name, {})) for term in job.terms]
-        known = [spring for spring in springs if spring is not None]
-        rule = StepRule.of(job.optimizer, job.lr, known, job.start_P) if len(known) == len(springs) else None
-        small = len(job.client_C) * self._client_work(job) < _SMALL_JOB
-        return None if rule is None else NativeJob(self.native, rule, 1 if small else self.threads)
+        threads = 1 if len(job.client_C) * self._client_work(job) < _SMALL_JOB else self.threads
+        return NativeJob.of(self.native, job.optimizer, job.lr, springs, job.start_P, threads)
 
     def _client_work(self, job: Job) -> int:
         """Bytes of all steps of the client with the most."""

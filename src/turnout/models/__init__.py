@@ -1,9 +1,9 @@
 """The papers' models. A model is a small frozen spec; `build(input_shape, classes)` makes an ordinary `nn.Module`.
 
-Read stacks.py first; published.py has the papers' networks for pictures as settings of it.
+Read layers.py first; published.py has the papers' networks for pictures as settings of it.
 """
 
-from turnout.models.layers import Model, ModelSpec
+from turnout.models.layers import CNN, MLP, Logistic, Model, ModelSpec
 from turnout.models.published import (
     animals_cnn,
     digits_cnn,
@@ -17,7 +17,6 @@ from turnout.models.published import (
 )
 from turnout.models.recurrent import CharacterLSTM, SentenceLSTM
 from turnout.models.residual import ResNet, resnet50
-from turnout.models.stacks import CNN, MLP, Logistic
 from turnout.suggestions import kinds_in
 
 __all__ = [

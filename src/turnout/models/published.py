@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from turnout.models.layers import Places, check_choice
-from turnout.models.stacks import CNN, MLP
+from turnout.models.layers import CNN, MLP, Places, check_choice
 
 
 def digits_cnn() -> CNN:
