@@ -18,11 +18,19 @@ from torch._subclasses import FakeTensorMode
 
 import turnout as to
 from turnout.engine.dropout import keep_mask
-from turnout.engine.gradient_sinks import GradientSink, SpringSink, SquaredGradientSink
 from turnout.engine.kernels import dense, few_channels, pixels
 from turnout.engine.kernels.layers import SWAPPED, for_gpu, supports
 from turnout.engine.kernels.optimizer_steps import Pull, momentum_step, pulled_descent
-from turnout.engine.layers import Convolution, DenseLayer, Drop, Layer, MaxPool
+from turnout.engine.layers import (
+    Convolution,
+    DenseLayer,
+    Drop,
+    GradientSink,
+    Layer,
+    MaxPool,
+    SpringSink,
+    SquaredGradientSink,
+)
 from turnout.layout import Slot
 from turnout.machine import triton_tools
 from turnout.parts.compression.codec import ternary_kernel

@@ -15,8 +15,8 @@ from test_recurrent import MODELS, Text
 from torch import Tensor, nn
 
 from turnout.engine import recurrent
-from turnout.engine.autograd import Looped, Vmapped
 from turnout.engine.batches import Batch
+from turnout.engine.gradients import Looped, Vmapped
 from turnout.engine.kernels import gru, lstm, recurrence
 from turnout.engine.network import Network
 from turnout.layout import lay_out

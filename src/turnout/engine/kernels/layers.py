@@ -15,9 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.engine.gradient_sinks import GradientSink, SpringSink, SquaredGradientSink
 from turnout.engine.kernels import convolution, dense, few_channels, pixels, small_layers
-from turnout.engine.layers import Convolution, DenseLayer, Drop, Layer, MaxPool
+from turnout.engine.layers import (
+    Convolution,
+    DenseLayer,
+    Drop,
+    GradientSink,
+    Layer,
+    MaxPool,
+    SpringSink,
+    SquaredGradientSink,
+)
 from turnout.machine import triton_tools
 from turnout.types import Tensors
 
