@@ -100,11 +100,11 @@ def test_random_events_can_happen_and_do_not_depend_on_the_rounds_that_follow(
     entries = (to.Leave(2, 4), to.Join(7, 9), entry)
     short = calendar(*entries, setting=EventSetting(12, None, 20, seed))
     long = calendar(*entries, setting=EventSetting(12, None, 20 + more, seed))  # checked: nobody joins or leaves twice
-    assert {t: short.at(t) for t in range(20)} == {t: long.at(t) for t in range(20)}
+    assert {t: short.by_round.get(t, ()) for t in range(20)} == {t: long.by_round.get(t, ()) for t in range(20)}
     assert len(short.outside_L) == waiting + 1
     members = set(range(12)) - set(long.outside_L.tolist())
     for t in range(20 + more):
-        for event in long.at(t):
+        for event in long.by_round.get(t, ()):
             (members.add if isinstance(event, to.Join) else members.remove)(event.client)
         assert members
 
@@ -112,7 +112,7 @@ def test_random_events_can_happen_and_do_not_depend_on_the_rounds_that_follow(
 def test_rates_are_expected_numbers():
     entry = to.events.RandomEvents(joins=0.5, leaves=0.7, returns=0.4, waiting=5000)
     found = calendar(entry, setting=EventSetting(1_000_000, None, 2000, 3))
-    events = [event for t in range(2000) for event in found.at(t)]
+    events = [event for t in range(2000) for event in found.by_round.get(t, ())]
     joins = sum(isinstance(e, to.Join) and e.client in set(found.outside_L.tolist()) for e in events)
     leaves = sum(isinstance(e, to.Leave) for e in events)
     assert joins == pytest.approx(1000, abs=100)

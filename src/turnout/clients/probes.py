@@ -58,23 +58,22 @@ class Hooks:
             report |= shares(trainer.network.module, last, after, averaged)
         return report
 
-    def after(self, trainer: Trainer, job: Job, result: Trained) -> tuple[Tensors, Tensors]:
-        """After training, before anything is sent: numbers for the report, and what to remember of the activations."""
-        models = trained(job, result, trainer.network.layout.shared)
+    def after(self, trainer: Trainer, job: Job, result: Trained) -> tuple[Tensor, Tensors, Tensors]:
+        """After training: the updates to send, numbers for the report, and what to remember of the activations."""
+        shared, seen = trainer.network.layout.shared, Tensors()
+        models = trained(job, result, shared)
         report = {f"gradient_{name}": value for name, value in result.magnitude.items()}
         if self.settings.recovery:
             measured = measure_own(trainer.workers, self.task, models, self.tests())
             report |= {f"after_{name}": value for name, value in measured.items()}
-        if not self.settings.activations:
-            return report, {}
-        seen = distributions(trainer.workers, models, self.tests())
-        seen |= own_values(trainer.network, models, len(job.client_C))
-        return report, {name: torch.nan_to_num(value) for name, value in seen.items()}
-
-
-def probes(settings: Evaluate) -> bool:
-    """Whether participants measure anything about themselves."""
-    return bool(settings.recovery or settings.gradients or settings.activations)
+        if self.settings.activations:
+            seen = distributions(trainer.workers, models, self.tests())
+            seen |= own_values(trainer.network, models, len(job.client_C))
+        update_RP = result.flat_CP[:, :shared]
+        if self.attackers is not None:
+            update_RP = self.attackers.sent(update_RP, job.client_C, job.t)
+            result.finite_C &= torch.isfinite(update_RP.sum(1))
+        return update_RP, report, {name: torch.nan_to_num(value) for name, value in seen.items()}
 
 
 def downloaded(job: Job) -> Models:

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from turnout.engine.job import Job, Trained
-from turnout.engine.network import Network
-from turnout.exchange import OWN, Assignment, Download, Outbox
+from turnout.engine.job import Trained
+from turnout.exchange import OWN, Outbox
 from turnout.experiment import Algorithm
 from turnout.layout import Layout
 from turnout.parts.optimizers import Optimizer
 from turnout.parts.terms.base import Notifies, Term
-from turnout.types import Samples, Tensors, flatten, storable
+from turnout.types import Tensors, flatten, storable
 
 MOMENT = "moment/"  # how federated moments are named among the states
 PARAMETERS = "parameters"
@@ -45,7 +44,7 @@ class ClientState:
 
     def start(self, shared: Tensor) -> Tensor:
         """Where training begins: one row [P] for everybody, or a row each where not all of it is the same."""
-        if self.personal_CQ.shape[1] == 0:
+        if not self.personal_CQ.shape[1]:
             return shared
         rows = shared.expand(self.personal_CQ.shape[0], -1)
         return torch.cat([rows, self.personal_CQ.to(shared)], 1)
@@ -61,36 +60,6 @@ class ClientState:
         own = {name: torch.cat([value, self.slots[name]], 1) if layout.width > layout.shared else value.clone()
                for name, value in down.items()}  # fmt: skip
         return own, states[MOMENT + COUNT].expand(clients) if COUNT in names else None
-
-    def job(
-        self, network: Network, algorithm: Algorithm, download: Download, asked: Assignment, samples: Samples,
-        seed: int, magnitudes: bool,
-    ) -> Job:  # fmt: skip
-        """The local work of these clients: from what they download and what they have of their own."""
-        layout, local = network.layout, algorithm.local
-        slots, count_R = self.moments(download.states, layout) if local.optimizer.slots else ({}, None)
-        return Job(
-            client_C=asked.client_R,
-            steps_C=asked.steps_R,
-            samples=samples,
-            start_P=self.start(download.start(asked.client_R)),
-            states={name: download.states[name] for name in layout.shared_states} | self.states,
-            own_states=frozenset(self.states),
-            lr=download.lr,
-            batch_size=local.batch_of(samples.count_C, download.t),
-            drop_single=network.has_batch_statistics(),
-            seed=seed,
-            t=download.t,
-            optimizer=local.optimizer,
-            slots=slots,
-            count_C=count_R,
-            scale_C=asked.scale_R,
-            limit=asked.limit,
-            terms=algorithm.terms,
-            server_term_states=download.term_states,
-            term_states=self.term_states,
-            magnitudes=magnitudes,
-        )
 
     def rows_after(
         self, trained: Trained, layout: Layout, optimizer: Optimizer, residuals: Tensors, seen: Tensors

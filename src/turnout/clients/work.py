@@ -38,35 +38,33 @@ def assign_work(algorithm: Algorithm, turnout: Turnout, steps_C: Tensor) -> Assi
 
 
 def client_work(
-    trainer: Trainer, algorithm: Algorithm, job: Job, state: ClientState, hooks: Hooks | None = None
+    trainer: Trainer, algorithm: Algorithm, job: Job, state: ClientState, hooks: Hooks | None
 ) -> tuple[Replies, Tensors]:
     """Local training of the clients whose work counts: what they send, and the rows they keep."""
-    layout, client_R, measured, seen = trainer.network.layout, job.client_C, Tensors(), Tensors()
-    if hooks is not None:
-        measured = hooks.before(trainer, job, state.seen)
+    layout, client_R, terms = trainer.network.layout, job.client_C, algorithm.terms
+    measured = {} if hooks is None else hooks.before(trainer, job, state.seen)
     with stage("local training"):
         trained = trainer.train(job)
-    update_RP, finite_R = trained.flat_CP[:, : layout.shared], trained.finite_C
+    update_RP, seen = trained.flat_CP[:, : layout.shared], Tensors()
     if hooks is not None:
-        after, seen = hooks.after(trainer, job, trained)
+        update_RP, after, seen = hooks.after(trainer, job, trained)
         measured |= after
-        if hooks.attackers is not None:
-            update_RP = hooks.attackers.sent(update_RP, client_R, job.t)
-            finite_R = finite_R & torch.isfinite(update_RP.sum(1))
-    hints = algorithm.substitution.hints(update_RP, job.t, job.seed)  # the encoding may write into the update
-    with stage("encode"):
-        sending = Sending(job.t, job.seed, client_R, layout.shared_slots)
-        message, residuals = algorithm.compression.encode(update_RP, state.residuals, sending)
+    hints = algorithm.substitution.hints(update_RP, job.t, job.seed)  # before the encoding, which may write into it
+    sending = Sending(job.t, job.seed, client_R, layout.shared_slots)
+    message, residuals = algorithm.compression.encode(update_RP, state.residuals, sending)
     message, rows = message.counted(), state.rows_after(trained, layout, algorithm.local.optimizer, residuals, seen)
-    states = sent_states(trained, layout, algorithm)
+    states, uploads = sent_states(trained, layout, algorithm), trained.uploads
 
-    finite_R = finite_clients(finite_R, rows, states, *unwitnessed(algorithm.terms, trained.uploads))
-    beside = row_bytes(states) + row_bytes(hints) + sum(row_bytes(upload) for upload in trained.uploads.values())
-    report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": message.bytes_C + beside}
-    report["bytes_down"] = terms_bytes(algorithm.terms, job.server_term_states, state.term_states, len(client_R))
+    checked, bytes_down = [rows, states], torch.zeros(len(client_R), dtype=torch.int64)
+    if terms:
+        checked += unwitnessed(terms, uploads)
+        bytes_down = terms_bytes(terms, job.server_term_states, state.term_states, len(client_R))
+    finite_R = finite_clients(trained.finite_C, *checked).cpu()
+    bytes_up = message.bytes_C + row_bytes(states) + row_bytes(hints) + sum(map(row_bytes, uploads.values()))
+    report = {"loss": trained.loss_C.cpu(), "finite": finite_R, "bytes_up": bytes_up, "bytes_down": bytes_down}
     report |= {name: value.cpu() for name, value in measured.items()}
     report |= {} if job.limit is None else {"steps": trained.steps_C}
-    return Replies(client_R, message, states, trained.uploads, report, hints), rows
+    return Replies(client_R, message, states, uploads, report, hints), rows
 
 
 def finite_clients(finite_R: Tensor, *groups: Tensors) -> Tensor:

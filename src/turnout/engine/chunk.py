@@ -51,13 +51,13 @@ class Chunk:
         self.progress_c = self.there(job.optimizer.progress(self.steps_c)) if job.terms else self.steps_c
         self.examples_c = to_device(job.samples.count_C[rows], self.flat_cP.device) if job.terms else self.steps_c
         self.keys_cJk: Tensor | None = None
-        if network.keys:
+        if network.dropout_keys or network.draws:
             keys_cJk = dropout_keys(job.seed, job.t, self.client_c, batches.size_cJ.shape[1], network.keys)
             self.keys_cJk = to_device(keys_cJk, job.samples.x.device)
         self.native = native
         self.weights: ChunkWeights | None = None  # outside the cohort's matrix, if plain SGD is faster there
-        fused = job.fused
-        if fused and native is None and isinstance(gradients, ByHand):
+        fused = native is None and job.fused
+        if fused and isinstance(gradients, ByHand):
             samples = min(job.factored_samples, sum(self.loader.width_J))
             self.weights = gradients.chunk_weights(self.start_cP, len(self.client_c), samples)
         if self.weights is None and native is None:

@@ -87,8 +87,10 @@ class Trainer:
         return result
 
     def _native(self, job: Job, work: int) -> NativeJob | None:
-        """The steps in C if they support this job: SGD or Adam; with plain SGD springs (k w - f) as terms. `work`: bytes
-        of all steps of a client."""
+        """The steps in C if they support this job: SGD or Adam; with plain SGD springs (k w - f) as terms.
+
+        `work`: bytes of all steps of the client with the most.
+        """
         shared = self.network.layout.shared
         if self.native is None or job.magnitudes or not self.native.takes(job.samples, job.start_P):
             return None

@@ -21,13 +21,13 @@ from torch import Tensor
 from turnout.clients.activations import blank
 from turnout.clients.calibration import Calibration
 from turnout.clients.metrics import Models, measure, measure_clients, measure_own, objective_gradient
-from turnout.clients.probes import Hooks, probes
+from turnout.clients.probes import Hooks
 from turnout.clients.state import ClientState, central_model, initial_rows, state_from
 from turnout.clients.store import ClientStore
 from turnout.clients.work import client_work
 from turnout.data import Federation
 from turnout.engine.backprop import loss_by_hand
-from turnout.engine.job import plain_sgd
+from turnout.engine.job import Job, plain_sgd
 from turnout.engine.network import Network
 from turnout.engine.train import order_bytes
 from turnout.engine.trainers import make_trainer
@@ -59,6 +59,8 @@ class ClientPool:
         module = first.module.to(place.device, place.dtype)
         self.model = Model(module, first.layout, first.flat_P.to(place.dtype), states)
         self.network = Network.of(self.model.module, self.model.layout, self.task.loss)
+        self.drop_single = self.network.has_batch_statistics()
+        self.probes = self.evaluate.recovery or self.evaluate.gradients or self.evaluate.activations
         rows = initial_rows(first.layout, self.model.flat_P, states, algorithm)
         seen = blank(module) if self.evaluate.activations else {}
         rows |= {f"seen/{name}": value.to(place.dtype) for name, value in seen.items()}
@@ -87,14 +89,43 @@ class ClientPool:
         algorithm, hooks = self.algorithm, None
         if dense:
             algorithm = replace(algorithm, compression=Dense())
-        elif self.attackers is not None or probes(self.evaluate):
+        elif self.attackers is not None or self.probes:
             central = central_model(self.model.layout, download.shared_P, download.states)
             tests = cache(partial(self.federation.test, client_R, t))
-            noisy_R = self._noisy(client_R) if probes(self.evaluate) else None
+            noisy_R = self._noisy(client_R) if self.probes else None
             hooks = Hooks(self.evaluate, self.task, tests, noisy_R, central, self.attackers)
-        magnitudes = self.evaluate.gradients and not dense
-        job = state.job(self.network, algorithm, download, asked, self._samples(client_R, t), self.seed, magnitudes)
+        job = self._job(algorithm, state, download, asked, magnitudes=self.evaluate.gradients and not dense)
         return client_work(self.trainer, algorithm, job, state, hooks)
+
+    def _job(
+        self, algorithm: Algorithm, state: ClientState, download: Download, asked: Assignment, magnitudes: bool
+    ) -> Job:
+        """The local work of clients: from what they download and what they have of their own."""
+        layout, local, client_R = self.model.layout, algorithm.local, asked.client_R
+        start_P, samples = download.start(client_R), self._samples(client_R, download.t)
+        slots, count_R = state.moments(download.states, layout) if local.optimizer.slots else ({}, None)
+        return Job(
+            client_C=client_R,
+            steps_C=asked.steps_R,
+            samples=samples,
+            start_P=state.start(start_P) if layout.width > layout.shared else start_P,
+            states={name: download.states[name] for name in layout.shared_states} | state.states,
+            own_states=frozenset(state.states),
+            lr=download.lr,
+            batch_size=local.batch_of(samples.count_C, download.t),
+            drop_single=self.drop_single,
+            seed=self.seed,
+            t=download.t,
+            optimizer=local.optimizer,
+            slots=slots,
+            count_C=count_R,
+            scale_C=asked.scale_R,
+            limit=asked.limit,
+            terms=algorithm.terms,
+            server_term_states=download.term_states,
+            term_states=state.term_states,
+            magnitudes=magnitudes,
+        )
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         """What clients say of their download whose work does not count: the model they held, and bytes of terms."""

@@ -60,7 +60,7 @@ class SimulatedWorld:
         return self.federation.names
 
     def events(self, t: int) -> Sequence[Event]:
-        return self.calendar.at(t)
+        return self.calendar.by_round.get(t, ())
 
     def noted(self) -> Extra:
         """A simulation has nothing to tell beside its turnout."""

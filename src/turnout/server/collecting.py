@@ -53,7 +53,9 @@ def collect(
     server: Server, cohort: Cohort, download: Download, answer: tuple[Turnout, Replies | None], ctx: Context
 ) -> Received:
     """Close a round and match each reply to its client. A reply that is not finite is refused or left out."""
-    turnout, replies = answer[0].among(cohort.client_C), answer[1]
+    turnout, replies = answer
+    if len(turnout.client_C) < len(cohort.client_C):
+        turnout = turnout.among(cohort.client_C)
     waiting, seconds, is_cut = cohort.client_C[:0], 0.0, False
     if turnout.times is not None:
         server, cohort, turnout, replies, waiting, seconds = close(server, cohort, turnout, replies, download.t, ctx)

@@ -147,6 +147,7 @@ class ErrorFeedback(Compression):
         width = dense_bytes(slots) // 4 if self.feedback else 0
         return BroadcastLog.begin(width).to_state() if self.directions == "both" else {}
 
+    @staged("encode")
     def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
         left_CP, round_C = update_CP, kept["round"]
         if self.feedback:
