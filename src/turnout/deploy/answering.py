@@ -28,9 +28,9 @@ from turnout.experiment import Experiment
 from turnout.machine.files import replacing
 from turnout.parts.compression.base import Dense, Sending
 from turnout.runtimes import wire
+from turnout.runtimes.border import shown
 from turnout.runtimes.client_pool import ClientPool
 from turnout.runtimes.remote import COMMON, HEAD, NEVER, OWN, REPLY, ClientStanding, ClientTasks, DoTask, Parts
-from turnout.runtimes.schema import shown
 from turnout.types import State, Tensors, Turnout, flatten
 
 LEAVING, LEFT = "leaving", "left"  # files in a device's folder

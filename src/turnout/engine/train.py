@@ -86,7 +86,7 @@ class Trainer:
         self.workers.map(advance, self._pieces(job, self._chunk(job)))
         return result
 
-    def _native(self, job: Job, work: int) -> NativeJob | None:
+    def _native(self, job: Job, work: int = 1) -> NativeJob | None:
         """The steps in C if they support this job: SGD or Adam; with plain SGD springs (k w - f) as terms.
 
         `work`: bytes of all steps of the client with the most.

@@ -14,7 +14,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,8 +27,8 @@ from turnout.runtimes import wire
 from turnout.runtimes.client_pool import ClientPool
 from turnout.runtimes.crew import RemoteWorkers
 from turnout.runtimes.inprocess import InProcessRuntime
-from turnout.runtimes.processes import ProcessWorkers, divided
-from turnout.runtimes.ray import RayWorkers
+from turnout.runtimes.processes import divided, process_workers
+from turnout.runtimes.ray import ray_workers
 from turnout.runtimes.setup import Model, Setup
 from turnout.settings import InProcess, Processes, Ray
 from turnout.types import Replies, State, Tensors, flatten
@@ -49,6 +49,7 @@ class NoWorkers:
     """The process that asks does all the work itself."""
 
     here = parts = copies = 1
+    about: ClassVar[dict[str, Any]] = {}
 
     def each(self, what: str, common: State, parts: Sequence[State], meanwhile: Callable[[], None]) -> list[State]:
         meanwhile()
@@ -56,9 +57,6 @@ class NoWorkers:
 
     def close(self) -> None:
         """There is nothing to release."""
-
-    def describe(self) -> dict[str, Any]:
-        return {}
 
 
 class PartedPool(ClientPool):
@@ -140,7 +138,7 @@ class PartedPool(ClientPool):
         self.workers.close()
 
     def describe(self) -> dict[str, Any]:
-        return super().describe() | self.workers.describe()
+        return super().describe() | self.workers.about
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:
         found = super().memory(cohort, ever)
@@ -188,8 +186,8 @@ def _joined(parts: Sequence[Tensors], order: Tensor) -> Tensors:
 def workers_of(settings: Processes | Ray, kind: type, setup: Callable[[], Any]) -> RemoteWorkers:
     """The workers that settings name, each `kind(setup(), compute)`."""
     if isinstance(settings, Processes):
-        return ProcessWorkers(settings, kind, setup)
-    return RayWorkers(settings, kind, setup)
+        return process_workers(settings, kind, setup)
+    return ray_workers(settings, kind, setup)
 
 
 def in_parts(setup: Setup) -> InProcessRuntime:

@@ -41,7 +41,7 @@ from turnout.parts.terms.base import sends
 from turnout.rng import uniform
 from turnout.runtimes.setup import Model, Setup
 from turnout.types import Replies, Times, Turnout, row_bytes, wire_bytes
-from turnout.world.devices import DeviceDraw, Devices
+from turnout.world.devices import Devices
 from turnout.world.devices.timeline import Pace, Passes
 
 TRAINING = 3  # a forward and a backward pass are about three forward passes
@@ -112,8 +112,8 @@ class Timing:
         draw = self.devices.draw(client_C, t, self.seed)
         passes = Passes.of(examples_C, self.algorithm.local.batch_of(examples_C, t), self.drop_single)
         down_C = (download.owed(client_C, held.message.tensors) + held.report["bytes_down"]).double()
-        up_C = torch.full_like(down_C, self.planned_bytes(t))
-        pace = Pace.of(draw, down_C, up_C, self.flops, passes)
+        planned = self.planned_bytes(t)
+        pace = Pace.of(draw, down_C, torch.full_like(down_C, planned), self.flops, passes)
         on_C = self.devices.on_for(client_C, timing.now, self.seed)
         steps_C = torch.where(on_C > 0, steps_C, 0)
         full_C = self.algorithm.local.full_steps(examples_C, self.drop_single, t)
@@ -131,13 +131,29 @@ class Timing:
         begin_C, closes, in_time_C = self._order(client_C, arrival_C, timing, t)
         steps_C = torch.where(torch.isnan(begin_C), 0, steps_C)
         there_C = steps_C > 0
-        times = _times(pace, draw, down_C, complete_C, begin_C, train_C, there_C, closes, self.devices.tiers)
         late_C = there_C & ~in_time_C
-        last = bool(in_time_C.any()) and float(times.arrival_C[in_time_C].max()) >= closes - 1e-9
-        # A client that never replies uploads nothing: its upload is endless, until the round is closed.
-        upload_C = torch.where(never_C & late_C, torch.inf, times.upload_C)
-        planned = self.planned_bytes(t)
-        times = replace(times, late_C=late_C, upload_C=upload_C, ends_with_last=last, planned_up=planned)
+
+        def known(value_C: Tensor) -> Tensor:
+            return torch.where(there_C, value_C, torch.nan)
+
+        times = Times(
+            begin_C=known(begin_C),
+            download_C=known(pace.download_C),
+            train_C=known(train_C),
+            # A client that never replies uploads nothing: its upload is endless, until the round is closed.
+            upload_C=known(torch.where(never_C & late_C, torch.inf, pace.upload_C)),
+            full_C=known(complete_C),
+            bytes_down_C=known(down_C),
+            late_C=late_C,
+            up_C=draw.up_C,
+            tier_C=draw.tier_C,
+            closes=closes,
+            planned_up=planned,
+            tiers=self.devices.tiers,
+        )
+        if bool(in_time_C.any()):
+            last = float(times.arrival_C[in_time_C].max())
+            times = replace(times, ends_with_last=last >= closes - 1e-9)
         return replace(turnout_of(client_C, steps_C, full_C, self.algorithm.local), times=times), steps_C
 
     def _order(self, client_C: Tensor, total_C: Tensor, timing: RoundTiming, t: int) -> tuple[Tensor, float, Tensor]:
@@ -191,27 +207,3 @@ def buffered(
         if len(arrived) < size:
             ask(closes)
     return begin, arrived, closes
-
-
-def _times(
-    pace: Pace, draw: DeviceDraw, down_C: Tensor, complete_C: Tensor, begin_C: Tensor, train_C: Tensor,
-    there_C: Tensor, closes: float, tiers: tuple[str, ...],
-) -> Times:  # fmt: skip
-    """The times of those who are there, NaN for the others."""
-
-    def known(value_C: Tensor) -> Tensor:
-        return torch.where(there_C, value_C, torch.nan)
-
-    return Times(
-        begin_C=known(begin_C),
-        download_C=known(pace.download_C),
-        train_C=known(train_C),
-        upload_C=known(pace.upload_C),
-        full_C=known(complete_C),
-        bytes_down_C=known(down_C),
-        late_C=torch.zeros_like(there_C),
-        up_C=draw.up_C,
-        tier_C=draw.tier_C,
-        closes=closes,
-        tiers=tiers,
-    )
