@@ -131,7 +131,7 @@ class DeviceScores:
         return {"cohort": 8 * self.samples * len(self.names_of_labels) * cohort}
 
 
-# -- replies, read by typed schemas (runtimes/schema.py): an answer that fails its schema is refused
+# -- replies, read by typed schemas (runtimes/border.py): an answer that fails its schema is refused
 
 
 def read_scores(
