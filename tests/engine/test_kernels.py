@@ -28,7 +28,6 @@ from turnout.engine.layers import (
     GradientSink,
     Layer,
     MaxPool,
-    SpringSink,
     SquaredGradientSink,
 )
 from turnout.layout import Slot
@@ -165,7 +164,7 @@ def test_a_step_with_springs_is_one_with_the_gradient(place, shape, drift):
     kept, shift = ({"w": value.to(place.device)} for value in (1 - lr * k, lr * f))
     own = drift * drawn(c, o, i, seed=6)
     owns = {"w": lr * own.to(place.device)} if drift else {}
-    layer, sink = place.layer(DenseLayer("w", "b")), SpringSink(views, 1.0, -1.0, lr, kept, shift, owns)
+    layer, sink = place.layer(DenseLayer("w", "b")), GradientSink(views, 1.0, -1.0, lr, kept, shift, owns)
     saved = layer.forward(x.to(place.device), views)[1]
     dx = layer.backward(lr * d.to(place.device), saved, views, sink, first=False)
     close(dx.cpu(), lr * d @ W)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import correlation
 
 import numpy as np
 
@@ -131,8 +132,8 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float:
     >>> round(spearman([10, 20, 30, 40], [1, 5, 3, 9]), 9)
     0.8
     """
-    ranks = [[sum((w < v) + (w == v) / 2 for w in values) for v in values] for values in (x, y)]
-    return float(np.corrcoef(*ranks)[0, 1]) if min(map(np.ptp, ranks)) else 0.0
+    first, second = ([sum((w < v) + (w == v) / 2 for w in values) for v in values] for values in (x, y))
+    return correlation(first, second) if min(len(set(first)), len(set(second))) > 1 else 0.0
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:

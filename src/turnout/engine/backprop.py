@@ -182,4 +182,6 @@ def _layer_of(name: str, module: nn.Module) -> Layer | None:
         return Softmax() if module.dim == 1 else None
     if isinstance(module, AddressedDropout):
         return Drop(f"{name}.key", module.p, module.whole_channels)
-    return BatchNorm.of(name, module)
+    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) and module.affine and module.track_running_stats:
+        return None if module.momentum is None else BatchNorm(name, module.eps, module.momentum)
+    return None

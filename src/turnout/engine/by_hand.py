@@ -21,7 +21,7 @@ from turnout.engine.backprop import Stack
 from turnout.engine.batches import Batch
 from turnout.engine.kernels.graphs import GraphCache, descend_captured
 from turnout.engine.kernels.optimizer_steps import Spring
-from turnout.engine.layers import REAL, BatchNorm, DenseLayer, Drop, GradientSink, SpringSink, SquaredGradientSink
+from turnout.engine.layers import REAL, BatchNorm, DenseLayer, Drop, GradientSink, SquaredGradientSink
 from turnout.engine.network import Network
 from turnout.types import Tensors
 
@@ -193,11 +193,9 @@ class ByHand:
     ) -> Tensor:  # fmt: skip
         views = self.network.layout.views
         weights = views(flat_cP)
-        sink = GradientSink(weights, keep, -1.0, gain)
-        if spring is not None:
-            own = {} if spring.own_cP is None else views(spring.own_cP)
-            sink = SpringSink(weights, keep, -1.0, gain, views(spring.kept_1P), views(spring.shift_1P), own)
-        return self._run(weights, states, batch, sink)
+        terms = (None,) * 3 if spring is None else (spring.kept_1P, spring.shift_1P, spring.own_cP)
+        pulls = [{} if value is None else views(value) for value in terms]
+        return self._run(weights, states, batch, GradientSink(weights, keep, -1.0, gain, *pulls))
 
     def descend_sprung(self, flat_cP: Tensor, states: Tensors, batch: Batch, lr: float, spring: Spring) -> Tensor:
         """One plain SGD step with terms that `Spring` describes, in place: x <- kept x + shift + own - lr g."""

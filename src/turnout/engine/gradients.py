@@ -118,7 +118,7 @@ class Vmapped:
             if isinstance(module, nn.RNNBase):  # it would ask for the addresses of weights, which vmap does not have
                 module.flatten_parameters = lambda: None  # type: ignore[method-assign]
         self._sample_grads = vmap(vmap(grad(self._loss), (None, None, 0, 0, 0)))
-        self._cudnn = not network.has_batch_statistics(channels=1)  # under vmap cuDNN refuses BatchNorm of one channel
+        self._cudnn = 1 not in network.norms  # under vmap cuDNN refuses BatchNorm of one channel
 
     def _loss(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor) -> Tensor:
         return (self.network.loss(self.network.scores(x, {**weights, **states}), y) * share_B).sum()

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from turnout.engine.dropout import keep_mask
 from turnout.types import Tensors
@@ -30,23 +30,30 @@ class GradientSink:
     """Adds each parameter's gradient to its target: `target <- keep * target + scale * gradient`.
 
     For fused plain SGD the targets are the weights, with keep = 1 - lr * weight decay, scale = -1 and gain = lr.
-    Otherwise they are a gradient matrix, with keep = 0, scale = 1 and gain = 1.
+    Otherwise they are a gradient matrix, with keep = 0, scale = 1 and gain = 1. Terms that are quadratic penalties or
+    constant shifts can be part of the step: w <- (1 - lr k) w + lr f + lr d + scale * gradient.
 
     targets   name -> tensor to change
     keep      factor of the target
     scale     factor of the gradient
     gain      factor of the gradient of the scores, which is small and on which all others depend linearly; may be a
               tensor, so that a captured CUDA graph can be replayed with another learning rate
+    kept      1 - lr k of the parameters that terms act on, [1, ...] each
+    shift     lr f of the same parameters
+    own       lr d, each client's own shift [c, ...], if there is one
     """
 
     targets: Tensors
     keep: float
     scale: float
     gain: float | Tensor
+    kept: Tensors = field(default_factory=dict)
+    shift: Tensors = field(default_factory=dict)
+    own: Tensors = field(default_factory=dict)
 
     def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:
         """Add a weight's gradient, the product a b: a sum over N, the positions of one sample after another."""
-        target = self.targets[name]
+        target = self._pulled(name)
         target.view(target.shape[0], target.shape[1], -1).baddbmm_(a_coN, b_cNK, beta=self.keep, alpha=self.scale)
 
     def summed(self, name: str, value: Tensor) -> Tensor:
@@ -57,41 +64,21 @@ class GradientSink:
 
     def total(self, name: str, gradient: Tensor) -> None:
         """Add a gradient that is already summed."""
-        target = self.targets[name]
+        target = self._pulled(name)
         if self.keep == 0:
             torch.mul(gradient, self.scale, out=target)
         else:
             kept = target if self.keep == 1 else target.mul_(self.keep)
             kept.add_(gradient, alpha=self.scale)
 
-
-@dataclass(frozen=True)
-class SpringSink(GradientSink):
-    """A step with terms that are quadratic penalties or constant shifts, together with the gradient:
-    w <- (1 - lr k) w + lr f + lr d + scale * gradient.
-
-    kept    1 - lr k of the parameters that terms act on, [1, ...] each; other parameters are as in the class above
-    shift   lr f of the same parameters
-    own     lr d, each client's own shift [c, ...], if there is one
-    """
-
-    kept: Tensors = field(default_factory=dict)
-    shift: Tensors = field(default_factory=dict)
-    own: Tensors = field(default_factory=dict)
-
-    def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:
-        self._pull(name)
-        super().product(name, a_coN, b_cNK, samples)
-
-    def total(self, name: str, gradient: Tensor) -> None:
-        self._pull(name)
-        super().total(name, gradient)
-
-    def _pull(self, name: str) -> None:
+    def _pulled(self, name: str) -> Tensor:
+        """A parameter's target, after the terms' part of the step."""
+        target = self.targets[name]
         if name in self.kept:
-            torch.addcmul(self.shift[name], self.targets[name], self.kept[name], out=self.targets[name])
+            torch.addcmul(self.shift[name], target, self.kept[name], out=target)
         if name in self.own:
-            self.targets[name].add_(self.own[name])
+            target.add_(self.own[name])
+        return target
 
 
 @dataclass(frozen=True)
@@ -319,15 +306,6 @@ class BatchNorm:
     eps: float
     momentum: float
     training: bool = True
-
-    @classmethod
-    def of(cls, name: str, module: nn.Module) -> BatchNorm | None:
-        """The hand-written form of a BatchNorm layer; None if it has no scale, statistics or fixed momentum."""
-        if not isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            return None
-        if not module.affine or not module.track_running_stats or module.momentum is None:
-            return None
-        return cls(name, module.eps, module.momentum)
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
         over, shape = positions(x), _per_feature(x)
