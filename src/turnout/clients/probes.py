@@ -25,7 +25,7 @@ Central = tuple[Tensor, Tensors]  # one model: all columns, states
 
 
 @dataclass(frozen=True)
-class Hooks:
+class WorkHooks:
     """What a simulated world does around training: participants are measured, and hostile ones replace their updates.
 
     settings   what to measure

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from turnout.clients.probes import Hooks
+from turnout.clients.probes import WorkHooks
 from turnout.clients.state import ClientState, sent_states
 from turnout.engine.job import Job
 from turnout.engine.train import Trainer
@@ -38,7 +38,7 @@ def assign_work(algorithm: Algorithm, turnout: Turnout, steps_C: Tensor) -> Assi
 
 
 def client_work(
-    trainer: Trainer, algorithm: Algorithm, job: Job, state: ClientState, hooks: Hooks | None
+    trainer: Trainer, algorithm: Algorithm, job: Job, state: ClientState, hooks: WorkHooks | None
 ) -> tuple[Replies, Tensors]:
     """Local training of the clients whose work counts: what they send, and the rows they keep."""
     layout, client_R, terms = trainer.network.layout, job.client_C, algorithm.terms

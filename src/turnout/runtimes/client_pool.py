@@ -21,7 +21,7 @@ from torch import Tensor
 from turnout.clients.activations import blank
 from turnout.clients.calibration import Calibration
 from turnout.clients.metrics import Models, measure, measure_clients, measure_own, objective_gradient
-from turnout.clients.probes import Hooks
+from turnout.clients.probes import WorkHooks
 from turnout.clients.state import ClientState, central_model, initial_rows, state_from
 from turnout.clients.store import ClientStore
 from turnout.clients.work import client_work
@@ -93,7 +93,7 @@ class ClientPool:
             central = central_model(self.model.layout, download.shared_P, download.states)
             tests = cache(partial(self.federation.test, client_R, t))
             noisy_R = self._noisy(client_R) if self.probes else None
-            hooks = Hooks(self.evaluate, self.task, tests, noisy_R, central, self.attackers)
+            hooks = WorkHooks(self.evaluate, self.task, tests, noisy_R, central, self.attackers)
         job = self._job(algorithm, state, download, asked, magnitudes=self.evaluate.gradients and not dense)
         return client_work(self.trainer, algorithm, job, state, hooks)
 
