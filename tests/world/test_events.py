@@ -26,9 +26,9 @@ def calendar(*entries: object, setting: EventSetting = SETTING) -> Calendar:
 def test_who_joins_is_outside_before_and_who_leaves_goes_first():
     found = calendar(to.Join(9, 50), to.Leave(3, 50), to.Leave(9, 60), to.Join(3, 70))
     assert found.outside_L.tolist() == [9]
-    assert found.at(50) == (to.Leave(3, 50), to.Join(9, 50))
-    assert found.at(60) == (to.Leave(9, 60),)
-    assert found.at(51) == ()
+    assert found.by_round.get(50, ()) == (to.Leave(3, 50), to.Join(9, 50))
+    assert found.by_round.get(60, ()) == (to.Leave(9, 60),)
+    assert found.by_round.get(51, ()) == ()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_clients_by_name(tmp_path: Path):
     data = to.data.Own(torch.zeros(6, 2), torch.tensor([0, 1] * 3), owner=["ann", "ann", "bob", "bob", "eve", "eve"])
     names = data.load(0).names
     setting = EventSetting(3, names, 10, 0)
-    assert calendar(to.Leave("bob", 3), setting=setting).at(3) == (to.Leave(1, 3),)
+    assert calendar(to.Leave("bob", 3), setting=setting).by_round.get(3, ()) == (to.Leave(1, 3),)
     with pytest.raises(UserError, match=r"'eva'.*eve"):
         calendar(to.Leave("eva", 3), setting=setting)
 
@@ -74,7 +74,7 @@ def test_a_file_of_events(tmp_path: Path):
     path.write_text("round,client,event\n50,9,join\n20,3,leave\n40,3,join\n")
     found = calendar(to.events.EventLog(str(path)))
     assert found.outside_L.tolist() == [9]
-    assert found.at(40) == (to.Join(3, 40),)
+    assert found.by_round.get(40, ()) == (to.Join(3, 40),)
     for text, says in [
         ("round,client\n", "line 1: the header"),
         ("round,client,event\n5,9,jion\n", "line 2: an event is .*not .jion."),
@@ -137,8 +137,11 @@ def test_poisson_has_the_mean_and_spread_of_a_large_rate_too(rate: float):
 @pytest.mark.parametrize("leaves", [800.0, 1e18])
 def test_a_large_rate_makes_events_and_the_population_bounds_them(leaves: float):
     many = calendar(to.events.RandomEvents(leaves=leaves), setting=EventSetting(5000, None, 3, 0))
-    assert len(many.at(1)) == (pytest.approx(800, abs=150) if leaves == 800 else 4999)
-    assert len(calendar(to.events.RandomEvents(leaves=leaves), setting=EventSetting(100, None, 3, 0)).at(1)) == 99
+    assert len(many.by_round.get(1, ())) == (pytest.approx(800, abs=150) if leaves == 800 else 4999)
+    assert (
+        len(calendar(to.events.RandomEvents(leaves=leaves), setting=EventSetting(100, None, 3, 0)).by_round.get(1, ()))
+        == 99
+    )
 
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf")])
