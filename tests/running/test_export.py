@@ -181,25 +181,6 @@ def test_the_records_of_several_runs_are_one_table(folder: Path) -> None:
     assert float(last["global_accuracy"]) == expected
 
 
-def test_parquet_or_what_to_install(folder: Path, capsys: Capture) -> None:
-    done = turnout("export", folder / "four", "--parquet", folder / "parquet")
-    if not there("pyarrow"):
-        assert done == 2
-        assert "writing Parquet needs pyarrow, which is not installed: pip install" in capsys.readouterr().err
-        return
-    import pyarrow.parquet as parquet
-
-    assert done == 0
-    turnout("export", folder / "four", "--csv", folder / "csv4")
-    for name in ("rounds", "clients", "evaluations", "client_evaluations", "events"):
-        table = parquet.read_table(folder / "parquet" / f"{name}.parquet")
-        plain = rows(folder / "csv4" / f"{name}.csv")
-        assert table.column_names == list(plain[0])
-        for column in table.column_names:
-            shown = ["" if v is None else str(v) for v in table[column].to_pylist()]
-            assert shown == [row[column] for row in plain], (name, column)
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

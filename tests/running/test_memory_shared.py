@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from turnout.running.memory import GO_ON, LOOK_AGAIN, Need, Room
 
 import turnout as to
 from turnout.machine.lock import holder_of
 from turnout.running.display import Began, Ended, Failed, Message, Note
 from turnout.running.folder import LOCK_FILE
-from turnout.running.memory import GO_ON, LOOK_AGAIN, Need, Room
 from turnout.running.messages import RunPlace, in_order
 from turnout.running.records.same import same
 from turnout.running.side_by_side import side_by_side

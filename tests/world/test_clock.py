@@ -28,8 +28,9 @@ from turnout.running.records.records import Records
 from turnout.running.records.same import same
 from turnout.runtimes.timing import buffered
 from turnout.server.state import Server
+from turnout.view.report.lines import time_after
 from turnout.view.report.page import write_report
-from turnout.view.report.simulated_time import gantt_rows, time_to, times_of
+from turnout.view.report.results import time_to
 from turnout.world.devices.device_file import DeviceRow, Observation, devices_of, read_devices, write_devices
 from turnout.world.devices.timeline import Passes
 from worlds import EXACT, blobs, play, ready, walk, world
@@ -550,17 +551,10 @@ def test_a_report_shows_simulated_time(devices, tmp_path):
     to.run({"cut": experiment, "whole": whole}, out=tmp_path / "both", quiet=True, jobs=1)
     runs = find_runs(tmp_path / "both")
     run = runs.variants["whole"][0]
-    assert times_of(run, "global_accuracy")[0].tolist()[:2] == [0.0, 41.0]
+    assert time_after(run, np.arange(2)).tolist() == [0.0, 41.0]
     assert time_to(run, "global_accuracy", 0.0) == 0.0
-    bars, closings = gantt_rows(runs.variants["cut"][0], 0, 2)
-    assert closings[0] == 15.0
-    assert [(bar.client, bar.begin, bar.parts, bar.is_late) for bar in bars[:3]] == [
-        (0, 0.0, (2.5, 2.0, 4.5), False),
-        (1, 0.0, (2.5, 8.0, 4.5), False),
-        (2, 0.0, (2.5, 2.0, 10.5), True),
-    ]
     page = write_report(tmp_path / "both").read_text()
-    for words in ("Simulated time", "Global accuracy for simulated time", "Rounds 0 to", "of the device time wasted"):
+    for words in ("Simulated time", "Global accuracy for simulated time", "of the device time wasted"):
         assert words in page
 
 

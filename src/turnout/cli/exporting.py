@@ -24,7 +24,6 @@ Model = Annotated[
     ),
 ]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The records as CSV files, one per table.")]
-Parquet = Annotated[Path | None, typer.Option(metavar="DIR", help="The records as Parquet files (needs pyarrow).")]
 TensorBoard = Annotated[
     Path | None, typer.Option("--tensorboard", metavar="DIR", help="The curves as TensorBoard event files.")
 ]
@@ -41,7 +40,6 @@ def export(
     client: Client = None,
     module: Module = None,
     csv: Csv = None,
-    parquet: Parquet = None,
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
     devices: Devices = None,
@@ -58,28 +56,23 @@ def export(
     turnout export runs/mine --model client-3.onnx --client 3
     turnout export runs/mine --model model.pt --module package.module:Name
     turnout export runs/mine --csv tables
-    turnout export runs/mine --parquet tables --tensorboard board
+    turnout export runs/mine --tensorboard board
     turnout export runs/mine --mlflow http://localhost:5000
     turnout export runs/deployment --devices fleet.csv
     """
-    if model is csv is parquet is tensorboard is mlflow is devices is None:
-        raise UserError(
-            "say what to write: --model FILE, --csv DIR, --parquet DIR, --tensorboard DIR, --mlflow URI or "
-            "--devices FILE"
-        )
+    if model is csv is tensorboard is mlflow is devices is None:
+        raise UserError("say what to write: --model FILE, --csv DIR, --tensorboard DIR, --mlflow URI or --devices FILE")
     if module is not None and model is None:
         raise UserError("--module builds the model that is written: use it with --model FILE")
     if client is not None and model is None:
         raise UserError("--client chooses a model: use it with --model FILE")
     if model is not None:
         _write_model(run, model, client, module, data_dir)
-    if csv is not None or parquet is not None:
-        from turnout.view.report.export import write_csv, write_parquet
+    if csv is not None:
+        from turnout.view.report.export import write_csv
 
-        for folder, write in ((csv, write_csv), (parquet, write_parquet)):
-            if folder is not None:
-                for name, rows in write(run, folder).items():
-                    say(f"{folder / name}: {rows:,} rows", stderr=False)
+        for name, rows in write_csv(run, csv).items():
+            say(f"{csv / name}: {rows:,} rows", stderr=False)
     if tensorboard is not None:
         _replay(run, f"tensorboard:{tensorboard}", f"tensorboard --logdir {tensorboard} shows")
     if mlflow is not None:

@@ -11,12 +11,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from turnout.errors import UserError
-from turnout.experiment import Experiment
 from turnout.machine.lock import Busy, locked
-from turnout.running.config.run_file import changed_settings
-from turnout.running.records.checkpoint import rounds_done
-from turnout.running.records.records import Records
-from turnout.running.stop_rules import Progress, reason_to_stop
 
 RUN_FILES = {"experiment.toml", "runs.json", "study.txt", "error.txt"}  # one of them exists from the beginning
 PROOFS = {"records.sqlite", "error.txt"}  # of a run that has begun
@@ -130,37 +125,6 @@ def held(folder: Path) -> Iterator[None]:
     make_folder(folder)
     with locked(folder / LOCK_FILE, LOCK_SECONDS):
         yield
-
-
-def refuse_used(folder: Path, experiment: Experiment) -> None:
-    """Refuse a folder with a run in it, and name the choices: resume it, use another folder, delete it first."""
-    there = set(contents(folder))
-    if "runs.json" in there:
-        raise UserError(
-            f"{folder} holds several runs. Choose one: another folder keeps them, overwrite=True deletes them first"
-        )
-    if "experiment.toml" not in there:
-        return  # refuse_full has a sentence for it
-    changed = changed_settings(folder / "experiment.toml", experiment)
-    if changed:
-        differ = f"{', '.join(changed[:3])} differ{'s' * (len(changed) == 1)}"
-        raise UserError(
-            f"{folder} holds another experiment ({differ}). Choose one: another folder keeps both, overwrite=True "
-            "deletes it first"
-        )
-    done, wanted = rounds_done(folder), experiment.rounds
-    ended = done >= wanted
-    if not ended and (folder / "records.sqlite").is_file():
-        with Records.read(folder / "records.sqlite") as records:
-            ended = reason_to_stop(experiment, Progress.from_records(records, experiment)) is not None
-    if ended:
-        what, resumed = f"complete with {done} rounds", "returns it"
-    else:
-        what, resumed = f"with {done} of {wanted} rounds", "resumes it"
-    raise UserError(
-        f"{folder} holds this experiment, {what}. Choose one: resume=True {resumed}, another folder keeps it beside a "
-        "new run, overwrite=True deletes it first"
-    )
 
 
 def refuse_to_delete(folder: Path) -> None:

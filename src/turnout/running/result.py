@@ -45,7 +45,7 @@ class InFolder:
 
     def _repr_html_(self) -> str:
         """The output in a notebook: a summary or table of the results, and the curves."""
-        page: str = import_view("report.page", "a notebook's output").runs_html(self.folder)
+        page: str = import_view("report.short", "a notebook's output").runs_html(self.folder)
         return page
 
 

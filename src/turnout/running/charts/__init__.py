@@ -6,6 +6,5 @@ svg.py        what every chart is made of, and several charts as one picture; ch
 lines.py      line charts with bands and marks
 bars.py       bars and histograms
 heat.py       heat maps as PNG, and the map of who turned up when
-text_plot.py  curves as text for a terminal
 page.py       one HTML file that needs nothing else: templates (*.html), styles (*.css) and scripts (*.js)
 """

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from turnout.running.charts.axes import Floats
-from turnout.running.charts.bars import BINS, bars, histogram
+from turnout.running.charts.bars import bars
 from turnout.running.charts.heat import HeatMap, MapWords, Turnout, gather, row_names, turnout_map
 from turnout.running.charts.page import Figure, trusted
 from turnout.running.charts.units import show, title_of
@@ -73,21 +73,17 @@ def _section(runs: Runs, title: str, found: list[ClientValues]) -> list[Markup]:
     found = [one for one in found if len(one.values)]
     charts, rows = [], []
     for one in found:
-        info = runs.glossary.info(one.metric)
+        unit, v = runs.glossary.unit(one.metric), one.values
         of = str(one.variant) if len(runs.variants) > 1 else ""
         alike = [other.values for other in found if other.metric == one.metric]
-        tenth, v = max(1, len(one.values) // 10), one.values
         ends = float(min(o.min() for o in alike)), float(max(o.max() for o in alike))
-        if max(map(len, alike)) <= FEW:
-            words = f"{len(v)} values, from worst to best"
-            chart = bars(v, one.label, tenth, info.unit, words, one.names, ends)
-        else:
-            most = max(float(np.histogram(o, bins=BINS, range=ends)[0].max()) for o in alike)
-            words = f"{len(v):,} values"
-            chart = histogram(v, one.label, info.unit, words, ends, info.higher_is_better, one.names, most)
-        charts.append(Figure(Markup(chart), of))
+        drawn = np.linspace(0, len(v) - 1, min(len(v), FEW)).round().astype(int)  # all, or some from worst to best
+        words = f"{len(v):,} values, from worst to best" + (f" ({FEW} drawn)" if len(v) > FEW else "")
+        names = [one.names[i] for i in drawn]
+        charts.append(Figure(Markup(bars(v[drawn], one.label, max(1, len(drawn) // 10), unit, words, names, ends)), of))
+        tenth = max(1, len(v) // 10)
         numbers = (v[:tenth].mean(), np.median(v), v.mean(), v[-tenth:].mean())
-        rows.append((one.label, [f"{len(v):,}", *(show(float(number), info.unit) for number in numbers)], of))
+        rows.append((one.label, [f"{len(v):,}", *(show(float(number), unit) for number in numbers)], of))
     return [render("clients.html", title=title, note=_NOTE, charts=charts, rows=rows)] if rows else []
 
 

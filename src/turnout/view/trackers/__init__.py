@@ -15,7 +15,7 @@ from pathlib import Path
 from turnout.errors import UserError, nearest
 from turnout.running.records.finding import runs_in
 from turnout.running.records.runs import FILE
-from turnout.running.tracker import TrackedRun, Tracker, flat, own_tracker, recorded
+from turnout.running.tracking import TrackedRun, Tracker, flat, own_tracker, recorded
 
 TRACKERS = {
     "tensorboard": "turnout.view.trackers.tensorboard:TensorBoard",
