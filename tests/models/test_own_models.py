@@ -442,9 +442,9 @@ def test_prediction_and_programs_with_a_module_by_its_path(
     expected = run.model()(data.encode("data.csv")).argmax(1).tolist()
     found = [line.split(",")[4] for line in Path("found.csv").read_text().splitlines()[1:]]
     assert found == [str(label) for label in expected]
-    assert main(["export", "run", "--model", "model.pt", "--module", "my_given:Net"]) == 0
+    assert main(["export", "run", "--model", "model.pt2", "--module", "my_given:Net"]) == 0
     x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(torch.jit.load("model.pt")(x), run.model()(x))
+    assert torch.allclose(torch.export.load("model.pt2").module()(x), run.model()(x))
     capsys.readouterr()
     assert main(["predict", "run", "data.csv", "--module", "my_given:Missing"]) == 2
     assert "--module" in capsys.readouterr().err

@@ -568,12 +568,3 @@ def test_deadlines_are_a_grid():
     assert kept["deadline 5 s"].algorithm.closing == to.closing.Deadline(5.0, partial=False)
     with pytest.raises(to.UserError, match="give simulated seconds"):
         with_deadlines({"a": to.Experiment()}, "soon")
-
-
-def test_this_machine_is_measured_as_a_device(tmp_path, capsys):
-    out = tmp_path / "me.csv"
-    assert main(["trace", "device", "digits", "--out", str(out), "--seconds", "0.1", "--name", "me"]) == 0
-    (row,) = read_devices(out).rows
-    assert row.client == "me"
-    assert row.speed > 100
-    assert "samples a second" in capsys.readouterr().out

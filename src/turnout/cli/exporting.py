@@ -20,7 +20,7 @@ Model = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="The trained model: .safetensors (weights), .pt (TorchScript), .pt2 (torch.export) or .onnx.",
+        help="The trained model: .safetensors (weights), .pt2 (torch.export) or .onnx.",
     ),
 ]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The records as CSV files, one per table.")]
@@ -54,7 +54,7 @@ def export(
     \b
     turnout export runs/mine --model model.safetensors
     turnout export runs/mine --model client-3.onnx --client 3
-    turnout export runs/mine --model model.pt --module package.module:Name
+    turnout export runs/mine --model model.pt2 --module package.module:Name
     turnout export runs/mine --csv tables
     turnout export runs/mine --tensorboard board
     turnout export runs/mine --mlflow http://localhost:5000

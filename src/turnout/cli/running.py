@@ -99,7 +99,7 @@ def run(
     """
     from turnout.cli import outcome, planning
     from turnout.machine.terminal import console
-    from turnout.running.profile import NOTHING, profile_table, read_profile
+    from turnout.running.profile import profile_table, read_profiles
     from turnout.running.reported import print_table, say_warnings, say_where
     from turnout.running.runs import explained, run_planned
     from turnout.runtimes.processes import follow_torchrun
@@ -135,8 +135,8 @@ def run(
         raise UserError(failed[0].why)
     if json_to != "-":
         print_table(make_table, plan.out)
-        if profile and (found := [p for run in plan.runs if (p := read_profile(plan.out / run.path))]):
-            console().print(profile_table(sum(found, NOTHING)))  # of all runs together
+        if profile:
+            console().print(profile_table(*read_profiles(plan.out / run.path for run in plan.runs)))
         say_where(plan.out)
     say_warnings(plan.out)
     if failed:

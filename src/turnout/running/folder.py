@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -100,23 +101,18 @@ def kept_if_used(folder: Path) -> Iterator[None]:
     run begins with are deleted; with any other file in it, the folder stays.
     """
     fresh, made = not contents(folder), [path for path in (folder, *folder.parents) if not path.exists()]
-    interrupted = False
     try:
         yield
-    except KeyboardInterrupt:
-        interrupted = True
-        raise
     finally:
-        if fresh and not interrupted and folder.is_dir():
+        if fresh and not isinstance(sys.exception(), KeyboardInterrupt) and folder.is_dir():
             with suppress(Busy), locked(folder / LOCK_FILE):  # another command may have begun here meanwhile
                 inside = sorted(folder.rglob("*"), reverse=True)
-                has_begun = any(path.name in PROOFS for path in inside)
-                for path in () if has_begun else inside:
-                    if (path.name in BEGINNING or is_lock(path)) and not path.is_dir():
+                if not any(path.name in PROOFS for path in inside):
+                    for path in (path for path in inside if path.name in BEGINNING or is_lock(path)):
                         path.unlink(missing_ok=True)
-                for path in () if has_begun else [*(path for path in inside if path.is_dir()), *made]:
-                    with suppress(OSError):  # something else is in it
-                        path.rmdir()
+                    for path in [*(path for path in inside if path.is_dir()), *made]:
+                        with suppress(OSError):  # something else is in it
+                            path.rmdir()
 
 
 @contextmanager

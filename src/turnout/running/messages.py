@@ -31,13 +31,6 @@ from turnout.running.stop_rules import metric_of
 from turnout.running.tracking import NO_HOOKS, Hooks, TrackedRun, tracked
 from turnout.running.tracks.track import Track
 
-ENGINE_NAMES = {
-    "native": "native engine",
-    "by hand": "by-hand engine",
-    "vmap": "vmap engine",
-    "loop": "plain loop",
-    "channels-last": "plain loop (channels last)",
-}
 LINE_SECONDS = 0.05  # at least, between two lines of one run
 ON_HOST = "client state"  # is in host memory on any device, and on disk if it is large
 LOADED = "data"  # is in memory already when free memory is read
@@ -209,7 +202,7 @@ def one_torch_thread() -> Iterator[None]:
 def _headline(prepared: Track) -> str:
     """The size of the federation, and how clients are trained."""
     about, why = prepared.runtime.describe(), trouble()  # why: what prevents a faster engine
-    engine = ENGINE_NAMES.get(about["engine"], about["engine"]) + (f" ({why})" if why else "")
+    engine = f"{about['engine'].replace(' ', '-')} engine" + (f" ({why})" if why else "")
     workers = [f"{about[kind]} {kind}" for kind in ("processes", "workers") if kind in about]
     device, threads = about["device"], about["threads"]
     cores = f" ({threads} thread{'s' * (threads > 1)})" if device == "cpu" else ""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -18,14 +16,6 @@ from turnout.running.folder import LOCK_FILE, LOCK_SECONDS
 from turnout.running.records.finding import find_runs
 from turnout.running.records.warnings import warnings_in
 from turnout.running.tracking import Hooks
-
-
-def import_view(module: str, what: str) -> Any:
-    """A module of turnout.view, imported by name: the core does not depend on it."""
-    try:
-        return importlib.import_module(f"turnout.view.{module}")
-    except ModuleNotFoundError as error:
-        raise UserError(f"{what} needs {error.name}, which is not installed here") from error
 
 
 def print_table(table: Callable[[Path, int], RichTable], folder: Path, stderr: bool = False) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
+from rich.table import Table
+from rich.text import Text
 from torch import nn
 
 from turnout.data.description import Description, read_description
 from turnout.errors import UserError, nearest
 from turnout.experiment import Experiment, Stop
 from turnout.machine.optional import optional
-from turnout.machine.terminal import harmless
+from turnout.machine.terminal import as_printed, harmless
 from turnout.models import Model
 from turnout.running.charts.units import show
 from turnout.running.config.dotted import allowing
@@ -23,7 +26,6 @@ from turnout.running.records.export import as_frame, client_columns, round_colum
 from turnout.running.records.finding import find_runs, runs_in
 from turnout.running.records.records import Records
 from turnout.running.records.warnings import warnings_of
-from turnout.running.reported import import_view
 from turnout.running.state import state_of
 from turnout.running.stop_rules import Progress, reason_to_stop
 from turnout.running.tracks.prepare import prepare
@@ -40,13 +42,16 @@ class InFolder:
 
     def report(self) -> Path:
         """Write report.html and return its path."""
-        path: Path = import_view("report.page", "report()").write_report(self.folder)
-        return path
+        return Path(_view("page").write_report(self.folder))
 
     def _repr_html_(self) -> str:
         """The output in a notebook: a summary or table of the results, and the curves."""
-        page: str = import_view("report.short", "a notebook's output").runs_html(self.folder)
-        return page
+        return str(_view("short").runs_html(self.folder))
+
+
+def _view(module: str) -> Any:
+    """A module of turnout.view.report, imported by name: the core does not depend on it."""
+    return importlib.import_module(f"turnout.view.report.{module}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,13 +153,6 @@ def load_model(
     return open_one(folder, data_dir, allow=allow).model(client)
 
 
-def label_of(folder: Path) -> str | None:
-    """The label column of a run on a table; None for other data."""
-    data = read_file(folder / "experiment.toml").get("world", {}).get("data", {})
-    label = data.get("label") if isinstance(data, dict) else None
-    return label if isinstance(label, str) else None
-
-
 class RunName(NamedTuple):
     """Identifies one of several runs.
 
@@ -186,10 +184,13 @@ class RunGroup(InFolder):
             value = "" if state.value is None else show(state.value, state.unit)
             folder = os.path.relpath(self.runs[name].folder, self.folder)
             rows.append([name.variant, str(name.seed), f"{state.done:,}", value, folder])
-        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in rows]
+        table = Table(
+            *(Text(cell) for cell in rows[0]), box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0)
+        )
+        for row in rows[1:]:
+            table.add_row(*map(Text, row))
         more = [f"... and {len(self) - PRINTED:,} more"] if len(self) > PRINTED else []
-        return harmless("\n".join([f"{len(self):,} runs in {self.folder}", *lines, *more]))
+        return "\n".join([harmless(f"{len(self):,} runs in {self.folder}"), as_printed(table), *more])
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -227,18 +228,6 @@ class RunGroup(InFolder):
         return pandas.concat({name: run.frame(clients) for name, run in self.runs.items()}, names=["variant", "seed"])
 
 
-@overload
-def open_run(
-    folder: str | Path, data_dir: str | Path | None = None, *, experiment: Experiment, allow: Sequence[str] = ()
-) -> Run: ...
-@overload
-def open_run(
-    folder: str | Path,
-    data_dir: str | Path | None = None,
-    experiment: Experiment | None = None,
-    *,
-    allow: Sequence[str] = (),
-) -> Run | RunGroup: ...
 def open_run(
     folder: str | Path,
     data_dir: str | Path | None = None,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict, Unpack, overload
+from typing import Any, overload
 
 from turnout.errors import UserError
 from turnout.experiment import Experiment
@@ -38,30 +38,13 @@ from turnout.running.tracking import NO_HOOKS, Hooks, OnRound, Tracker
 from turnout.runtimes.crew import KEPT
 
 
-class Options(TypedDict, total=False):
-    """The other options of `run`."""
-
-    jobs: int | None
-    resume: bool
-    overwrite: bool
-    quiet: bool
-    data_dir: str | Path | None
-    profile: bool
-    trackers: Sequence[str | Tracker]
-    on_round: OnRound | None
-    other_engine: bool
-    hooks: Hooks
-
-
+@overload
+def run(experiment: Experiment, out: str | Path | None = None, *, seeds: None = None, **options: Any) -> Run: ...
+@overload
+def run(experiment: Given, out: str | Path | None = None, *, seeds: Seeds, **options: Any) -> RunGroup: ...
 @overload
 def run(
-    experiment: Experiment, out: str | Path | None = None, *, seeds: None = None, **options: Unpack[Options]
-) -> Run: ...
-@overload
-def run(experiment: Given, out: str | Path | None = None, *, seeds: Seeds, **options: Unpack[Options]) -> RunGroup: ...
-@overload
-def run(
-    experiment: Several, out: str | Path | None = None, *, seeds: Seeds | None = None, **options: Unpack[Options]
+    experiment: Several, out: str | Path | None = None, *, seeds: Seeds | None = None, **options: Any
 ) -> RunGroup: ...
 def run(
     experiment: Given,

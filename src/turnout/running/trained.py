@@ -130,9 +130,8 @@ def write_weights(weights: Tensors, unit: Standardised | None, path: Path) -> st
 def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
     """Write a model in the format of its suffix; returns a description. `sample`: two samples of its input.
 
-    .pt, .ts      TorchScript
-    .pt2          a program of torch.export
-    .onnx         ONNX
+    .pt2   a program of torch.export
+    .onnx  ONNX
     """
     check_form(path)
     module, logger = module.eval(), logging.getLogger("torch.onnx")
@@ -165,20 +164,6 @@ def check_form(path: Path) -> None:
         optional("onnxscript", "writing ONNX", "onnx")
 
 
-def _torchscript(module: nn.Module, path: Path, sample: Tensor) -> str:
-    traced = torch.jit.trace(module, (sample,), check_trace=False)
-    traced.save(str(path))
-    other = torch.cat([sample, sample, sample])[:5]  # another number of samples than it was traced with
-    if sample.is_floating_point():
-        other = torch.randn(other.shape, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        if not torch.allclose(torch.jit.load(str(path))(other), module(other), atol=1e-5):
-            raise UserError(
-                "this model's computation depends on its samples, which TorchScript cannot record: use .pt2"
-            )
-    return "TorchScript: torch.jit.load"
-
-
 def _program(module: nn.Module, path: Path, sample: Tensor) -> str:
     with path.open("wb") as file:  # it refuses a temporary name that does not end in .pt2
         torch.export.save(torch.export.export(module, (sample,), dynamic_shapes=_any_number()), file)
@@ -199,8 +184,6 @@ def _any_number() -> tuple[dict[int, object]]:
 
 
 PROGRAMS: dict[str, Callable[[nn.Module, Path, Tensor], str]] = {
-    ".pt": _torchscript,
-    ".ts": _torchscript,
     ".pt2": _program,
     ".onnx": _open_neural_network,
 }
