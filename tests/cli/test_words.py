@@ -256,7 +256,9 @@ def in_terminal(columns: int, *arguments: str) -> str:
 
 def test_at_80_columns_the_bar_and_the_table_stay_readable():
     grid = ["--grid", "algorithm.local.optimizer.lr=0.01,0.02", "--seeds", "1", "--jobs", "1"]
-    shown = in_terminal(80, "run", "participation", *grid, "--set", "rounds=60", "--out", "out")
+    shown = in_terminal(
+        80, "run", "digits", *grid, "--set", "world.data.clients=5", "--set", "rounds=60", "--out", "out"
+    )
     lines = [line.rstrip() for line in re.split(r"[\r\n]+", shown)]
     assert all(len(line) <= 80 for line in lines if re.search("[━╸╺│]", line))
     bars = [line for line in lines if re.search(r"\d+/60", line)]
