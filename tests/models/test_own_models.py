@@ -201,7 +201,7 @@ def forget(module: str) -> None:
     sys.modules.pop(module, None)
 
 
-def test_check_finds_a_factory_that_builds_other_values(
+def test_resuming_finds_a_factory_that_builds_other_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -210,18 +210,13 @@ def test_check_finds_a_factory_that_builds_other_values(
     write_factory(tmp_path, "my_base", 0.1)
     Path("small.toml").write_text(EXPERIMENT.format(module="my_base"))
     assert main(["run", "small.toml", "--out", "run", "-q"]) == 0
-    assert main(["check", "run"]) == 0
     write_factory(tmp_path, "my_base", 0.7)
     capsys.readouterr()
-    assert main(["check", "run"]) == 1
-    shown = capsys.readouterr().out
-    assert "(base.weight)" in shown
     assert main(["run", "--out", "run", "--resume", "--set", "rounds=3", "-q"]) == 2
     assert "(base.weight)" in capsys.readouterr().err
     (tmp_path / "my_base.py").unlink()
     forget("my_base")
-    assert main(["check", "run"]) == 0
-    assert "cannot compare" in capsys.readouterr().out
+    assert main(["check", "run"]) == 0, "it reads files, and runs no code of theirs"
 
 
 def test_check_finds_values_of_another_run(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

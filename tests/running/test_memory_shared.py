@@ -23,7 +23,7 @@ def digits() -> to.Experiment:
 
 
 def places(folder: Path, names: str) -> dict[str, RunPlace]:
-    return {name: RunPlace(name, folder / name, threads=1, side_by_side=3) for name in names}
+    return {name: RunPlace(name, folder / name, threads=1) for name in names}
 
 
 def most_at_work(messages: list[Message]) -> int:

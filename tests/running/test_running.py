@@ -339,7 +339,7 @@ def test_memory_is_estimated_before_the_first_round(tmp_path: Path) -> None:
     with pytest.raises(to.UserError, match=r"3 kB .*\(cohort 2 kB, data 1 kB\).* 1 kB .*algorithm.selection"):
         check_fits(few, free=1000)
     with pytest.raises(to.UserError, match=r"1 kB .*\(--jobs 1\)"):
-        check_fits(few, free=1000, side_by_side=2)
+        check_fits(few, free=1000, side_by_side=True)
     huge = small(**{"world.data.clients": 50_000, "model": to.models.MLP(3000, 3000, 3000), "runtime.device": "cpu"})
     with pytest.raises(to.UserError, match=r"of memory .*cohort"):
         to.run(huge, tmp_path / "run", quiet=True)

@@ -100,8 +100,7 @@ def run(
     from turnout.cli import outcome, planning
     from turnout.machine.terminal import console
     from turnout.running.profile import profile_table, read_profiles
-    from turnout.running.reported import print_table, say_warnings, say_where
-    from turnout.running.runs import explained, run_planned
+    from turnout.running.runs import explained, print_table, run_planned, say_warnings, say_where
     from turnout.runtimes.processes import follow_torchrun
     from turnout.view import HOOKS, make_table
 

@@ -115,7 +115,7 @@ def show(
     from rich.text import Text
 
     from turnout.machine.terminal import console
-    from turnout.running.reported import say_warnings, say_where
+    from turnout.running.runs import say_warnings, say_where
     from turnout.running.state import listed_run, listed_runs
     from turnout.view.report.short import shown
 
@@ -145,7 +145,7 @@ def report(
     turnout report runs/mine --target 0.9
     """
     from turnout.machine.terminal import console
-    from turnout.running.reported import say_warnings, say_where
+    from turnout.running.runs import say_warnings, say_where
     from turnout.view.report.page import write_picture, write_report
     from turnout.view.report.results import results_table
 

@@ -7,15 +7,12 @@ state.py       the state of run folders, lists of runs, stopping one
 plan.py        which runs are made together, and where; the arguments of `to.run`
 runs.py        `run` one experiment or several, times seeds; run a plan of them, or resume it
 messages.py    a run as a stream of messages, in this process
-side_by_side.py  several at a time, in processes that share the machine's memory
+side_by_side.py  several at a time, in processes of their own
 display.py     these messages on the terminal, or in a notebook
 tracking.py    trackers and a callback that receive finished rounds; hooks: what the caller of a run adds to it
-reported.py    when runs have ended: hooks, and what is printed
 result.py      a run afterwards: curves, report, model; and groups of runs
-trained.py     the trained model of a run: tensors, a module, or a file (weights, torch.export, ONNX)
-prediction.py  predictions of a run's model for the rows of a table
+trained.py     the trained model of a run: tensors, a module, a file (weights, torch.export, ONNX); its predictions
 checking.py    verifying the files of a run
-observed_times.py  a run's recorded times as devices
 profile.py     seconds by stage of the round
 config/        experiments as files; records/: what a run writes; tracks/: what is federated
 """

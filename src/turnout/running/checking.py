@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from turnout.data.description import read_description
 from turnout.errors import UserError
 from turnout.machine.checksums import load_tensors, read_json
-from turnout.running.config.read import open_table, read_file
+from turnout.running.config.read import read_file
 from turnout.running.loop import DELETE
 from turnout.running.records import finding
 from turnout.running.records.checkpoint import NAME as CHECKPOINT
@@ -19,7 +18,6 @@ from turnout.running.records.records import Records
 from turnout.running.state import is_held
 from turnout.running.tracks.first_values import FILE as FIRST_VALUES
 from turnout.running.tracks.first_values import kept_values
-from turnout.running.tracks.rebuild import built_now
 
 TABLES = {
     "environment.json": DELETE,
@@ -70,7 +68,7 @@ def _run(folder: Path) -> Iterator[Checked]:
     checks |= {"records.sqlite": lambda: _check_records(folder), CHECKPOINT: lambda: _check_checkpoint(folder)}
     yield from (_checked(folder / name, check) for name, check in checks.items() if (folder / name).is_file())
     if (folder / CHECKPOINT).is_file():
-        yield _first_values(folder)
+        yield _checked(folder / FIRST_VALUES, lambda: _check_first_values(folder))
     for path in sorted([*folder.glob("*.new"), *folder.glob("clients/*.new")]):
         yield Checked(path, note=LEFT)
 
@@ -89,22 +87,9 @@ def _check_checkpoint(folder: Path) -> None:
         load_tensors(folder / "clients" / str(name), start_over(folder))
 
 
-def _first_values(folder: Path) -> Checked:
-    """Check the initial values of the model, and that the same model is built today."""
-    path = folder / FIRST_VALUES
-    try:
-        begun = kept_values(folder, str(load_tensors(folder / CHECKPOINT, start_over(folder))[1].get("fingerprint")))
-    except (UserError, OSError) as error:
-        return Checked(path, wrong=str(error))
-    kept = read_description(folder)
-    if begun is None or kept is None:  # a run of an older version
-        return Checked(path)
-    try:
-        now = built_now(open_table(read_file(folder / "experiment.toml")), kept)
-    except Exception as error:  # any failure of a user's model function
-        why = str(error).partition(": give the experiment")[0]
-        return Checked(path, note=f"cannot compare it with the model that is built today ({why})")
-    return _checked(path, lambda: begun.refuse_other(now, folder))
+def _check_first_values(folder: Path) -> None:
+    _, about = load_tensors(folder / CHECKPOINT, start_over(folder))
+    kept_values(folder, str(about.get("fingerprint")))
 
 
 def _checked(path: Path, read: Callable[[], object]) -> Checked:

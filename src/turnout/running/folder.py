@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 
@@ -140,20 +140,14 @@ def refuse_to_delete(folder: Path) -> None:
             )
 
 
-def delete_run(folder: Path, holding: bool = False) -> None:
-    """Delete the run or runs in a folder, except its lock; refuses while another process works in one.
-
-    `holding`: this process holds the folder already.
-    """
+def delete_run(folder: Path) -> None:
+    """Delete the run or runs in a folder that this process holds; refuses while another process works in one."""
     refuse_to_delete(folder)
-    if not folder.is_dir():
-        return
-    with nullcontext() if holding else held(folder):
-        for used in {path.parent for path in folder.rglob("experiment.toml")} - {folder}:
-            with held(used):
-                pass
-        for path in [path for path in folder.iterdir() if not is_lock(path)]:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+    for used in {path.parent for path in folder.rglob("experiment.toml")} - {folder}:
+        with held(used):
+            pass
+    for path in [path for path in folder.iterdir() if not is_lock(path)]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

@@ -261,7 +261,7 @@ def begin(
         check_reads_back(experiment)
         renewed = to_toml(experiment)
     if replaced:
-        delete_run(folder, holding=True)
+        delete_run(folder)
     if renewed is not None:
         make_folder(folder)
         write_whole(settings, text_with_checksum(renewed))

@@ -120,8 +120,7 @@ class RunPlace:
     name          the run's name
     folder        its folder
     data_dir      the folder of data files
-    threads       threads it may use; None: all
-    side_by_side  how many runs share this machine
+    threads       threads it may use beside other runs; None: all
     profile       whether to measure the stages of the round
     overwrite     whether to delete the run in the folder first
     other_engine  whether it may resume with another engine
@@ -133,7 +132,6 @@ class RunPlace:
     folder: Path
     data_dir: Path | None = None
     threads: int | None = None
-    side_by_side: int = 1
     profile: bool = False
     overwrite: bool = False
     other_engine: bool = False
@@ -153,7 +151,7 @@ def messages_of(experiment: Experiment, place: RunPlace) -> Iterator[Message]:
         yield from (Note(name, str(warning.message)) for warning in caught)
         yield from (Note(name, f"warning: {words}") for words in prepared.warnings)
         estimate, free = prepared.memory(), free_bytes(prepared.device)
-        needed = check_fits(estimate, free, place.side_by_side)
+        needed = check_fits(estimate, free, side_by_side=place.threads is not None)
         end.begin()
         rounds, done = prepared.experiment.rounds, rounds_done(folder)
         resumed = f", resumed after round {done}" if 0 < done < rounds else ""
@@ -170,7 +168,7 @@ def messages_of(experiment: Experiment, place: RunPlace) -> Iterator[Message]:
             yield Ended(name, ", ".join(part for part in parts if part))
 
 
-def check_fits(estimate: Mapping[str, int], free: int | None, side_by_side: int = 1) -> int:
+def check_fits(estimate: Mapping[str, int], free: int | None, side_by_side: bool = False) -> int:
     """The bytes a run needs on its device; refuses a run that needs more than is free.
 
     >>> check_fits({"cohort": 300, "data": 200}, free=300)
@@ -181,7 +179,7 @@ def check_fits(estimate: Mapping[str, int], free: int | None, side_by_side: int 
     if free is None or total - needed.get(LOADED, 0) <= free:
         return total
     pieces = ", ".join(f"{name} {size(count)}" for name, count in needed.items() if count)
-    fewer = "run fewer side by side (--jobs 1), " if side_by_side > 1 else ""
+    fewer = "run fewer side by side (--jobs 1), " if side_by_side else ""
     raise UserError(
         f"this run needs about {size(total)} of memory ({pieces}), but {size(free)} are free here: {fewer}"
         "ask fewer clients a round (algorithm.selection), lower algorithm.local.batch_size, or take a smaller model"

@@ -3,18 +3,32 @@ side; `finished_runs` and `ended_runs` for studies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
+from rich.table import Table
+from rich.text import Text
+
 from turnout.errors import UserError
 from turnout.experiment import Experiment
+from turnout.machine.lock import locked
+from turnout.machine.terminal import Terminal, console
 from turnout.machine.threads import cores
 from turnout.running.config.run_file import check_same, check_settings
 from turnout.running.display import Display
-from turnout.running.folder import delete_run, held, kept_if_used, new_folder, refuse_full, refuse_to_delete
+from turnout.running.folder import (
+    LOCK_FILE,
+    LOCK_SECONDS,
+    delete_run,
+    held,
+    kept_if_used,
+    new_folder,
+    refuse_full,
+    refuse_to_delete,
+)
 from turnout.running.messages import Failed, Message, RunPlace, in_order, messages_of
 from turnout.running.plan import (
     Given,
@@ -30,7 +44,8 @@ from turnout.running.plan import (
     tracked_by,
     write_plan,
 )  # fmt: skip
-from turnout.running.reported import print_table, reported, say_warnings, say_where
+from turnout.running.records.finding import find_runs
+from turnout.running.records.warnings import warnings_in
 from turnout.running.result import Run, RunGroup, RunName
 from turnout.running.side_by_side import side_by_side
 from turnout.running.state import is_complete, state_of
@@ -142,7 +157,7 @@ def run_planned(
         left = [run for run in left if run.experiment.track or not is_complete(plan.out / run.path, run.experiment)]
     jobs = jobs_at_a_time(left, jobs, hooks)
     place = RunPlace(
-        "", plan.out, data_dir, threads=max(1, cores() // jobs) if jobs > 1 else None, side_by_side=jobs,
+        "", plan.out, data_dir, threads=max(1, cores() // jobs) if jobs > 1 else None,
         profile=profile, overwrite=overwrite and not several, other_engine=other_engine,
         group="" if raises else plan.title, hooks=replace(hooks, on_end=(), table=None),  # which may not be picklable
     )  # fmt: skip
@@ -150,12 +165,12 @@ def run_planned(
     for run in left:
         name = run.experiment.title or plan.out.name if raises else run.name
         work.append((run.experiment, replace(place, name=name, folder=plan.out / run.path)))
-    if overwrite and several:
-        delete_run(plan.out)  # a single one is deleted once the new one can begin (loop.begin)
     failed: list[Failed] = []
     display = Display(sum(run.experiment.rounds for run in left), quiet, len(plan.runs), len(plan.runs) - len(left))
     with kept_if_used(plan.out), reported(plan.out, hooks), held(plan.out) if several else nullcontext():
-        if several:  # a single run holds its folder itself
+        if several:  # a single run holds its folder itself, and is deleted once the new one can begin (loop.begin)
+            if overwrite:
+                delete_run(plan.out)
             refuse()  # another command may have begun here since
             write_plan(plan)
         with KEPT.held(), display:
@@ -212,6 +227,43 @@ def those_that_ended(plan: RunPlan, failed: Sequence[Failed], data_dir: Path | N
         for planned in plan.runs
         if planned.name not in lost
     }
+
+
+# -- when runs have ended
+
+
+def print_table(table: Callable[[Path, int], Table], folder: Path, stderr: bool = False) -> None:
+    """Print the table of results, if any run has records."""
+    screen = console(stderr)
+    with suppress(UserError):  # no records
+        screen.print(table(folder, screen.width))
+
+
+def say_where(folder: Path, stderr: bool = False) -> None:
+    """Print where the report and the picture are."""
+    for name, path in (("report", folder / "report.html"), ("picture", folder / "curves.svg")):
+        if path.exists():
+            console(stderr).print(Text(f"{name}: {path}"), soft_wrap=True)
+
+
+def say_warnings(folder: Path) -> None:
+    """What is odd about the runs of a folder, as their last lines."""
+    with suppress(UserError):  # no records
+        for who, words in warnings_in(find_runs(folder)):
+            line = f"warning ({who}): {words}" if who else f"warning: {words}"
+            Terminal(stderr=True, soft_wrap=True).print(Text(line, style="yellow"))
+
+
+@contextmanager
+def reported(folder: Path, hooks: Hooks) -> Iterator[None]:
+    """Call the hooks in the end, also of a run that was interrupted, failed or was refused."""
+    try:
+        yield
+    finally:
+        if folder.is_dir() and hooks.on_end:
+            with suppress(UserError), locked(folder / LOCK_FILE, LOCK_SECONDS):  # no records yet, or another's business
+                for hook in hooks.on_end:
+                    hook(folder)
 
 
 # -- for studies

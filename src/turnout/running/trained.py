@@ -1,4 +1,5 @@
-"""A run's trained model, from its folder: as tensors by name, as a module, or as a file for other programs.
+"""A run's trained model, from its folder: as tensors by name, as a module, as a file for other programs; and its
+predictions for a table.
 
 Tensors need no module: the folder has their names, shapes and untrained values (tracks/first_values.py). A module is
 built only to compute something, from the experiment's own model or from one that is given.
@@ -6,16 +7,21 @@ built only to compute something, from the experiment's own model or from one tha
 
 from __future__ import annotations
 
+import csv
 import logging
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import IO
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from turnout.data.description import read_description
+from turnout.data.description import Description, read_description
+from turnout.data.text_table import TextTable, as_number, read_tables
 from turnout.errors import Absent, UserError
 from turnout.experiment import Experiment
 from turnout.machine.files import replacing
@@ -29,9 +35,10 @@ from turnout.running.tracks.first_values import StandIn, fill, kept_values
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.rebuild import rebuild
 from turnout.settings import IN_FOLDER
-from turnout.tasks import Predictor, ScoresOnly, Standardised
+from turnout.tasks import Predictor, ScoresOnly, Standardised, scores_of
 from turnout.types import Tensors
 
+AT_ONCE = 4096  # rows to predict
 NO_CHECKPOINT = "{} has no checkpoint yet: wait until the run has written one"
 GIVE = (
     "give the module, or a function that builds it: to.open_run({folder!r}).{call}(module=...), on the command line "
@@ -187,3 +194,82 @@ PROGRAMS: dict[str, Callable[[nn.Module, Path, Tensor], str]] = {
     ".pt2": _program,
     ".onnx": _open_neural_network,
 }
+
+
+# -- predictions for the rows of a table; shape letters: S rows, K outputs of the model
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A table with predictions.
+
+    table    the table
+    columns  the predicted columns
+    score    a sentence that compares them with the table's own label column
+    """
+
+    table: TextTable
+    columns: dict[str, list[str]]
+    score: str | None = None
+
+    def write(self, out: IO[str]) -> None:
+        """Write a CSV: the table's own columns, then the predicted ones."""
+        writer = csv.writer(out, lineterminator="\n")
+        columns = self.table.columns | self.columns
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+def predict(model: nn.Module, kept: Description, path: Path, label: str | None, data_dir: Path | None) -> Prediction:
+    """Predict the rows of a CSV file (or of a folder of them); `label`: the label column of the training data."""
+    table = read_tables(path, data_dir)
+    x = _inputs_of(table, kept, label)
+    with torch.no_grad():
+        output_SK = torch.cat([scores_of(model(part)) for part in x.split(AT_ONCE)])
+    if output_SK.ndim != 2:
+        raise UserError(f"this run's model gives {tuple(output_SK.shape[1:])} numbers per row, which is not a table")
+    known, score = table.columns.get(label or ""), None
+    if kept.target_type == "float32":
+        columns = _numbers(output_SK, "prediction")
+        if known is not None and output_SK.shape[1] == 1 and all(as_number(cell) is not None for cell in known):
+            error = (output_SK[:, 0].double() - torch.tensor([float(cell) for cell in known])).abs().mean()
+            score = f"predictions differ from column {label!r} by {float(error):.4g} on average"
+    elif kept.target_shape:  # several labels per row: only the task knows what its outputs mean
+        columns = _numbers(output_SK, "output")
+    elif output_SK.shape[1] != len(kept.labels):
+        raise UserError(
+            f"this model has {output_SK.shape[1]} of the {len(kept.labels)} labels of the data, and a run does not "
+            "record which: use it in Python, to.load_model(folder, client)"
+        )
+    else:
+        chance_S, best_S = output_SK.softmax(1).max(1)
+        predicted = [kept.labels[i] for i in best_S.tolist()]
+        columns = {"prediction": predicted, "probability": [f"{chance:.6g}" for chance in chance_S.tolist()]}
+        if known is not None:
+            right = sum(a == b.strip() for a, b in zip(predicted, known, strict=True))
+            score = f"{right} of {len(known)} predictions are as in column {label!r} ({100 * right / len(known):.1f} %)"
+    renamed = {f"{name} by turnout" if name in table.columns else name: cells for name, cells in columns.items()}
+    return Prediction(table, renamed, score)
+
+
+def _inputs_of(table: TextTable, kept: Description, label: str | None) -> Tensor:
+    """The rows as inputs of the model: by the columns' names if it was trained on a table, else in their order."""
+    if kept.encoding is not None:
+        return kept.encoding.encode(table)
+    wanted, shape = prod(kept.input_shape), " × ".join(map(str, kept.input_shape))
+    names = [name for name in table.columns if name != label]
+    if len(names) != wanted:
+        raise UserError(
+            f"{table.path} has {len(names)} columns, and this model needs {wanted} numbers per row ({shape}), in order"
+        )
+    for name in names:
+        words = "{} is not a finite number, and this model was not trained on a table with texts"
+        table.refuse(name, table.columns[name], lambda cell: as_number(cell) is None, words)
+    numbers = torch.tensor([[float(cell) for cell in table.columns[name]] for name in names], dtype=torch.float64)
+    return numbers.T.reshape(-1, *kept.input_shape).to(getattr(torch, kept.input_type))
+
+
+def _numbers(output_SK: Tensor, called: str) -> dict[str, list[str]]:
+    columns = output_SK.T.tolist()
+    names = [called] if len(columns) == 1 else [f"{called} {i}" for i in range(len(columns))]
+    return {name: [f"{value:.7g}" for value in column] for name, column in zip(names, columns, strict=True)}

@@ -1,4 +1,4 @@
-"""Measured devices: a run's recorded times as devices (`turnout export --devices FILE`).
+"""Measured devices: a run's recorded times as devices (`turnout fleet RUN --devices FILE`).
 
 A deployment records each reply's `reply_seconds` and `training_seconds`; a simulated run its download, training and
 upload separately. Either becomes the CSV that `world.devices = {kind = "device-file", path = ...}` reads.
