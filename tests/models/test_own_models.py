@@ -402,7 +402,7 @@ def test_the_module_is_asked_for_where_it_is_needed(tmp_path: Path, capsys: Capt
         for words in (".model(module=...)", "--module package.module:Name", "run.weights()", "model.safetensors"):
             assert words in str(caught.value)
     (tmp_path / "rows.csv").write_text("a\n1\n")
-    for command in (["predict", folder, str(tmp_path / "rows.csv")], ["export", folder, "--model", f"{folder}.pt"]):
+    for command in (["predict", folder, str(tmp_path / "rows.csv")], ["export", folder, "--model", f"{folder}.pt2"]):
         assert main(command) == 2
         assert "--module package.module:Name" in capsys.readouterr().err
     with pytest.raises(to.UserError, match="object of your own"):

@@ -138,7 +138,7 @@ def test_a_model_that_cannot_be_vectorised_says_so_and_trains(
     to.run(to.Experiment(to.World(own_data()), Asking(), rounds=1), tmp_path / "run")
     said = capsys.readouterr().err
     assert "cannot be vectorised, so clients train one at a time" in said
-    assert "plain loop" in said
+    assert "loop engine" in said
 
 
 def test_the_module_given_is_not_changed(tmp_path: Path) -> None:

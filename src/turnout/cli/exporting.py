@@ -140,10 +140,7 @@ def predict(
     if out is not None:
         check_destination("--out", out)
     given, opened = module_named(module), _opened(run, data_dir, client)
-    label = getattr(opened.experiment.world.data, "label", None)  # of a run on a table
-    found = predicted(
-        opened.model(client, given), opened.data(), data, label if isinstance(label, str) else None, data_dir
-    )
+    found = predicted(opened.model(client, given), opened.data(), data, _label_of(run), data_dir)
     text = io.StringIO()
     found.write(text)
     if out is None:

@@ -26,6 +26,7 @@ from turnout.running.profile import profiled_rounds
 from turnout.running.records.checkpoint import rounds_done
 from turnout.running.records.glossary import Glossary
 from turnout.running.records.records import Records
+from turnout.running.state import FILE as STATE
 from turnout.running.state import state_kept
 from turnout.running.stop_rules import metric_of
 from turnout.running.tracking import NO_HOOKS, Hooks, TrackedRun, tracked
@@ -152,7 +153,8 @@ def messages_of(experiment: Experiment, place: RunPlace) -> Iterator[Message]:
         yield from (Note(name, f"warning: {words}") for words in prepared.warnings)
         estimate, free = prepared.memory(), free_bytes(prepared.device)
         needed = check_fits(estimate, free, side_by_side=place.threads is not None)
-        end.begin()
+        end.has_begun = True
+        (folder / STATE).unlink(missing_ok=True)
         rounds, done = prepared.experiment.rounds, rounds_done(folder)
         resumed = f", resumed after round {done}" if 0 < done < rounds else ""
         words = f"{_headline(prepared)}, about {size(sum(estimate.values()))} of memory{resumed}"

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from rich.table import Table
-from rich.text import Text
 from torch import nn
 
 from turnout.data.description import Description, read_description
 from turnout.errors import UserError, nearest
 from turnout.experiment import Experiment, Stop
 from turnout.machine.optional import optional
-from turnout.machine.terminal import as_printed, harmless
+from turnout.machine.terminal import harmless
 from turnout.models import Model
 from turnout.running.charts.units import show
 from turnout.running.config.dotted import allowing
@@ -184,13 +182,10 @@ class RunGroup(InFolder):
             value = "" if state.value is None else show(state.value, state.unit)
             folder = os.path.relpath(self.runs[name].folder, self.folder)
             rows.append([name.variant, str(name.seed), f"{state.done:,}", value, folder])
-        table = Table(
-            *(Text(cell) for cell in rows[0]), box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0)
-        )
-        for row in rows[1:]:
-            table.add_row(*map(Text, row))
+        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in rows]
         more = [f"... and {len(self) - PRINTED:,} more"] if len(self) > PRINTED else []
-        return "\n".join([harmless(f"{len(self):,} runs in {self.folder}"), as_printed(table), *more])
+        return harmless("\n".join([f"{len(self):,} runs in {self.folder}", *lines, *more]))
 
     def __len__(self) -> int:
         return len(self.runs)

@@ -183,16 +183,14 @@ def run_planned(
 
 def explained(failed: Sequence[Failed], runs: int) -> str:
     """Which runs failed and why: each reason once, and at most three."""
+    if runs == 1:
+        return failed[0].why
     reasons: dict[str, list[str]] = {}
     for failure in failed:
         reasons.setdefault(failure.why, []).append(failure.name)
-    if runs == 1:
-        return failed[0].why
-    words = [
-        f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''}: {why}" for why, names in reasons.items()
-    ]
-    more = f"; and {len(words) - 3} more, each for a reason of its own" if len(words) > 3 else ""
-    return f"{len(failed)} of {runs} runs failed. " + "; ".join(words[:3]) + more
+    listed = [f"{', '.join(n[:4])}{' and others' if len(n) > 4 else ''}: {why}" for why, n in reasons.items()]
+    more = f"; and {len(listed) - 3} more, each for a reason of its own" if len(listed) > 3 else ""
+    return f"{len(failed)} of {runs} runs failed. " + "; ".join(listed[:3]) + more
 
 
 def jobs_at_a_time(runs: Sequence[PlannedRun], jobs: int | None, hooks: Hooks) -> int:

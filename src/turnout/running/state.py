@@ -62,8 +62,7 @@ class RunState:
 def state_of(folder: Path) -> RunState:
     settings, ended = FoundRun("", None, folder).settings(), {}
     with suppress(OSError, UserError):
-        found = read_json(folder / FILE, "the records still show how far it got")
-        ended = found if isinstance(found.get("at"), float) and isinstance(found.get("state"), str) else {}
+        ended = read_json(folder / FILE, "the records still show how far it got")
     rounds = settings.get("rounds")
     rounds = rounds if isinstance(rounds, int) else None
     running = is_held(folder)
@@ -100,38 +99,32 @@ def is_held(folder: Path) -> bool:
 
 
 @dataclass
-class KeptState:
-    """How a run ends, for its folder.
+class RunEnd:
+    """How a run ends.
 
-    folder    the run's folder
-    has_begun whether this process began its rounds: before, a run that cannot be resumed keeps the state it has
-    why       the stop rule that ended it
+    has_begun  whether this process began its rounds: before, a run that cannot be resumed keeps the state it has
+    why        the stop rule that ended it
     """
 
-    folder: Path
     has_begun: bool = False
     why: str | None = None
 
-    def begin(self) -> None:
-        (self.folder / FILE).unlink(missing_ok=True)
-        self.has_begun = True
-
-    def write(self, state: str, why: str | None) -> None:
-        write_json(self.folder / FILE, {"state": state, "why": why, "at": time.time()})
-
 
 @contextmanager
-def state_kept(folder: Path) -> Iterator[KeptState]:
+def state_kept(folder: Path) -> Iterator[RunEnd]:
     """Write how a run ends into its folder, also if one of several cannot begin."""
-    kept = KeptState(folder)
+    end = RunEnd()
+
+    def keep(state: str, why: str | None) -> None:
+        write_json(folder / FILE, {"state": state, "why": why, "at": time.time()})
+
     try:
-        yield kept
+        yield end
     except Exception as error:
-        is_listed = (folder / "experiment.toml").is_file() and not (folder / RECORDS).is_file()
-        if kept.has_begun or is_listed:
-            kept.write("failed", str(error) or type(error).__name__)
+        if end.has_begun or ((folder / "experiment.toml").is_file() and not (folder / RECORDS).is_file()):
+            keep("failed", str(error) or type(error).__name__)
         raise
-    kept.write("finished", kept.why)
+    keep("finished", end.why)
 
 
 def _measured(folder: Path, settings: dict[str, Any]) -> tuple[int, str | None, float | None, MetricInfo]:

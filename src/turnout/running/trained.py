@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import logging
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -39,12 +38,6 @@ from turnout.tasks import Predictor, ScoresOnly, Standardised, scores_of
 from turnout.types import Tensors
 
 AT_ONCE = 4096  # rows to predict
-NO_CHECKPOINT = "{} has no checkpoint yet: wait until the run has written one"
-GIVE = (
-    "give the module, or a function that builds it: to.open_run({folder!r}).{call}(module=...), on the command line "
-    "--module package.module:Name"
-)
-WITHOUT = "; its weights alone need no module: run.weights(), or turnout export {folder} --model model.safetensors"
 
 
 def module_named(text: str | None) -> Model | None:
@@ -70,7 +63,7 @@ def trained_model(
 ) -> nn.Module:
     """The trained model; inside a `Predictor` if targets were standardised."""
     experiment = experiment if module is None else experiment.but(model=module)
-    _refuse_absent(experiment, folder, "model", WITHOUT)
+    _refuse_absent(experiment, folder, "model")
     found, kept = _trained(experiment, folder, data_dir, client), read_description(folder)
     inner = found.model if isinstance(found, Predictor) else found
     if not isinstance(inner, StandIn) or kept is None:
@@ -92,7 +85,7 @@ def _trained(experiment: Experiment, folder: Path, data_dir: Path | None, client
     if kept is not None and in_folder:
         number, first = None if client is None else kept.client(client), kept_values(folder, kept.mark)
         if first is None or not first.complete:
-            _refuse_absent(experiment, folder, "weights", "")
+            _refuse_absent(experiment, folder, "weights")
         track = rebuild(experiment, kept, first)
         if first is not None and not first.complete:
             first.refuse_other(track.first, folder)
@@ -102,23 +95,28 @@ def _trained(experiment: Experiment, folder: Path, data_dir: Path | None, client
         number = None if client is None else track.data().client(client)
         found = read_state(track, folder)
     if found is None:
-        raise UserError(NO_CHECKPOINT.format(folder))
+        raise UserError(f"{folder} has no checkpoint yet: wait until the run has written one")
     try:
         return track.module(track.unpack(found.state), number)
     except RuntimeError as error:  # sizes that do not fit
         raise UserError(f"{folder} holds another model than this experiment's ({str(error)[:200]})") from error
 
 
-def _refuse_absent(experiment: Experiment, folder: Path, call: str, besides: str) -> None:
+def _refuse_absent(experiment: Experiment, folder: Path, call: str) -> None:
     """Ask for the module if the run's file cannot give it back."""
     if isinstance(experiment.model, Absent):
         why = experiment.model.why.partition(": give the experiment")[0]
-        raise UserError(f"{why}: {GIVE.format(folder=str(folder), call=call)}{besides.format(folder=folder)}")
+        alone = f"its weights alone need no module: run.weights(), or turnout export {folder} --model model.safetensors"
+        raise UserError(
+            f"{why}: give the module, or a function that builds it: to.open_run({str(folder)!r}).{call}(module=...), "
+            f"on the command line --module package.module:Name{f'; {alone}' if call == 'model' else ''}"
+        )
 
 
 # -- files for other programs
 
 WEIGHTS = ".safetensors"  # the format that needs no module
+FORMS = (WEIGHTS, ".pt2", ".onnx")
 
 
 def write_weights(weights: Tensors, unit: Standardised | None, path: Path) -> str:
@@ -135,13 +133,8 @@ def write_weights(weights: Tensors, unit: Standardised | None, path: Path) -> st
 
 
 def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
-    """Write a model in the format of its suffix; returns a description. `sample`: two samples of its input.
-
-    .pt2   a program of torch.export
-    .onnx  ONNX
-    """
-    check_form(path)
-    module, logger = module.eval(), logging.getLogger("torch.onnx")
+    """Write a model as .pt2 (a program of torch.export) or .onnx; returns a description. `sample`: two inputs."""
+    module, logger, any_number = module.eval(), logging.getLogger("torch.onnx"), torch.export.Dim("samples", min=1)
     level = logger.level
     with replacing(path) as temporary, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of compilers
@@ -150,9 +143,15 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
             with torch.no_grad():
                 returns_scores = isinstance(module(sample), Tensor)  # then names inside the program are its own
             program = module if returns_scores else ScoresOnly(module).eval()
-            return PROGRAMS[path.suffix](program, temporary, sample)
-        except UserError:
-            raise
+            if path.suffix == ".pt2":
+                with temporary.open("wb") as file:  # it refuses a temporary name that does not end in .pt2
+                    torch.export.save(torch.export.export(program, (sample,), dynamic_shapes=({0: any_number},)), file)
+                return "a program: torch.export.load"
+            torch.onnx.export(
+                program, (sample,), str(temporary), dynamo=True, dynamic_shapes=({0: any_number},),
+                input_names=["input"], output_names=["output"], verbose=False, external_data=False,
+            )  # fmt: skip
+            return "ONNX, from input to output"
         except Exception as error:  # any failure of a user's model under a compiler
             why = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
             raise UserError(
@@ -164,36 +163,11 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
 
 def check_form(path: Path) -> None:
     """Refuse an unknown suffix, or a format whose library is missing, before the work begins."""
-    if path.suffix not in (WEIGHTS, *PROGRAMS):
-        raise UserError(f"{path}: a model's file ends in {', '.join((WEIGHTS, *PROGRAMS))}, which sets the format")
+    if path.suffix not in FORMS:
+        raise UserError(f"{path}: a model's file ends in {', '.join(FORMS)}, which sets the format")
     if path.suffix == ".onnx":
         optional("onnx", "writing ONNX", "onnx")
         optional("onnxscript", "writing ONNX", "onnx")
-
-
-def _program(module: nn.Module, path: Path, sample: Tensor) -> str:
-    with path.open("wb") as file:  # it refuses a temporary name that does not end in .pt2
-        torch.export.save(torch.export.export(module, (sample,), dynamic_shapes=_any_number()), file)
-    return "a program: torch.export.load"
-
-
-def _open_neural_network(module: nn.Module, path: Path, sample: Tensor) -> str:
-    torch.onnx.export(
-        module, (sample,), str(path), dynamo=True, dynamic_shapes=_any_number(), input_names=["input"],
-        output_names=["output"], verbose=False, external_data=False,
-    )  # fmt: skip
-    return "ONNX, from input to output"
-
-
-def _any_number() -> tuple[dict[int, object]]:
-    """Any number of samples."""
-    return ({0: torch.export.Dim("samples", min=1)},)
-
-
-PROGRAMS: dict[str, Callable[[nn.Module, Path, Tensor], str]] = {
-    ".pt2": _program,
-    ".onnx": _open_neural_network,
-}
 
 
 # -- predictions for the rows of a table; shape letters: S rows, K outputs of the model

@@ -11,15 +11,14 @@ import numpy as np
 from markupsafe import Markup
 
 from turnout.running.charts.axes import Floats
-from turnout.running.charts.bars import bars
 from turnout.running.charts.heat import HeatMap, MapWords, Turnout, gather, row_names, turnout_map
+from turnout.running.charts.lines import bars
 from turnout.running.charts.page import Figure, trusted
 from turnout.running.charts.units import show, title_of
 from turnout.running.records.runs import Runs
 from turnout.view.report import render
 from turnout.view.report.lines import column_chart
 
-FEW = 200  # bars that can be distinguished
 SHOWN = 3  # turnout maps of one seed
 MOST_BYTES = 1_800_000  # of all turnout maps together
 _NOTE = "The last time each client was measured, all seeds together; the worst tenth is marked."
@@ -77,10 +76,8 @@ def _section(runs: Runs, title: str, found: list[ClientValues]) -> list[Markup]:
         of = str(one.variant) if len(runs.variants) > 1 else ""
         alike = [other.values for other in found if other.metric == one.metric]
         ends = float(min(o.min() for o in alike)), float(max(o.max() for o in alike))
-        drawn = np.linspace(0, len(v) - 1, min(len(v), FEW)).round().astype(int)  # all, or some from worst to best
-        words = f"{len(v):,} values, from worst to best" + (f" ({FEW} drawn)" if len(v) > FEW else "")
-        names = [one.names[i] for i in drawn]
-        charts.append(Figure(Markup(bars(v[drawn], one.label, max(1, len(drawn) // 10), unit, words, names, ends)), of))
+        words = f"{len(v):,} values, from worst to best"
+        charts.append(Figure(Markup(bars(v, one.label, unit, words, one.names, ends, marks_worst=True)), of))
         tenth = max(1, len(v) // 10)
         numbers = (v[:tenth].mean(), np.median(v), v.mean(), v[-tenth:].mean())
         rows.append((one.label, [f"{len(v):,}", *(show(float(number), unit) for number in numbers)], of))
