@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import TypedDict, Unpack, overload
 
 from rich.table import Table
 from rich.text import Text
@@ -53,13 +53,30 @@ from turnout.running.tracking import NO_HOOKS, Hooks, OnRound, Tracker
 from turnout.runtimes.crew import KEPT
 
 
-@overload
-def run(experiment: Experiment, out: str | Path | None = None, *, seeds: None = None, **options: Any) -> Run: ...
-@overload
-def run(experiment: Given, out: str | Path | None = None, *, seeds: Seeds, **options: Any) -> RunGroup: ...
+class Options(TypedDict, total=False):
+    """The other options of `run`."""
+
+    jobs: int | None
+    resume: bool
+    overwrite: bool
+    quiet: bool
+    data_dir: str | Path | None
+    profile: bool
+    trackers: Sequence[str | Tracker]
+    on_round: OnRound | None
+    other_engine: bool
+    hooks: Hooks
+
+
 @overload
 def run(
-    experiment: Several, out: str | Path | None = None, *, seeds: Seeds | None = None, **options: Any
+    experiment: Experiment, out: str | Path | None = None, *, seeds: None = None, **options: Unpack[Options]
+) -> Run: ...
+@overload
+def run(experiment: Given, out: str | Path | None = None, *, seeds: Seeds, **options: Unpack[Options]) -> RunGroup: ...
+@overload
+def run(
+    experiment: Several, out: str | Path | None = None, *, seeds: Seeds | None = None, **options: Unpack[Options]
 ) -> RunGroup: ...
 def run(
     experiment: Given,
