@@ -24,6 +24,11 @@ Load = Annotated[
 ]
 
 
+@trace.callback()
+def measures() -> None:  # a group of one command is still a group
+    pass
+
+
 @trace.command()
 def record(
     out: Annotated[Path, typer.Option(metavar="FILE", help="The log to write.")] = Path("trace.csv"),

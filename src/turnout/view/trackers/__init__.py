@@ -1,4 +1,4 @@
-"""Trackers: services that show a run's numbers while it runs. running/tracker.py says what a tracker promises.
+"""Trackers: services that show a run's numbers while it runs. running/tracking.py says what a tracker promises.
 
 tensorboard.py  event files
 mlflow.py       a run on an MLflow server, or in a folder
