@@ -34,7 +34,7 @@ from turnout.running.tracks.first_values import StandIn, fill, kept_values
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.rebuild import rebuild
 from turnout.settings import IN_FOLDER
-from turnout.tasks import Predictor, ScoresOnly, Standardised, scores_of
+from turnout.tasks import Predictor, Standardised, scores_of
 from turnout.types import Tensors
 
 AT_ONCE = 4096  # rows to predict
@@ -142,7 +142,7 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
         try:
             with torch.no_grad():
                 returns_scores = isinstance(module(sample), Tensor)  # then names inside the program are its own
-            program = module if returns_scores else ScoresOnly(module).eval()
+            program = module if returns_scores else Predictor(module).eval()
             if path.suffix == ".pt2":
                 with temporary.open("wb") as file:  # it refuses a temporary name that does not end in .pt2
                     torch.export.save(torch.export.export(program, (sample,), dynamic_shapes=({0: any_number},)), file)
