@@ -22,7 +22,7 @@ from turnout.data import MNIST
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.running.plan import RunPlan
-from turnout.running.planned import Outcome
+from turnout.running.runs import Outcome
 from turnout.statistics import difference, interval, mean_over
 from turnout_papers.cli import app
 from turnout_papers.studies import bias, elastic, participation

@@ -41,8 +41,8 @@ from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.schedules import InverseClock
 from turnout.running import runs
 from turnout.running.config.kinds import KINDS, ROLES, public_kinds
-from turnout.running.reported import NO_HOOKS, with_hooks
 from turnout.running.result import Run, RunGroup, load_model, open_run
+from turnout.running.tracking import NO_HOOKS, with_hooks
 from turnout.suggestions import suggest_names, suggest_settings, suggesting
 from turnout.world.events import Join, Leave
 

@@ -20,8 +20,8 @@ from turnout.errors import nearest
 from turnout.recipes import recipes
 from turnout.running.folder import kept_if_used
 from turnout.running.plan import RunPlan, planned_runs
-from turnout.running.planned import run_planned
 from turnout.running.records.finding import find_runs
+from turnout.running.runs import run_planned
 from turnout.view.report.results import results
 
 Capture = pytest.CaptureFixture[str]
@@ -264,9 +264,7 @@ def test_at_80_columns_the_bar_and_the_table_stay_readable():
     bars = [line for line in lines if re.search(r"\d+/60", line)]
     assert bars
     for line in bars:
-        assert "…" not in line
         assert len(re.findall("[━╸╺]", line)) >= 8, line
         assert re.search(r"(\d+:\d\d|-:--)$", line), line
     assert any("accuracy" in line for line in bars)
-    assert any(re.match("the bar leaves out .*clients/s", line) for line in lines)
     assert any(line.startswith("not shown at this width: ") for line in lines)

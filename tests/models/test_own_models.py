@@ -201,7 +201,7 @@ def forget(module: str) -> None:
     sys.modules.pop(module, None)
 
 
-def test_check_finds_a_factory_that_builds_other_values(
+def test_resuming_finds_a_factory_that_builds_other_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -210,18 +210,13 @@ def test_check_finds_a_factory_that_builds_other_values(
     write_factory(tmp_path, "my_base", 0.1)
     Path("small.toml").write_text(EXPERIMENT.format(module="my_base"))
     assert main(["run", "small.toml", "--out", "run", "-q"]) == 0
-    assert main(["check", "run"]) == 0
     write_factory(tmp_path, "my_base", 0.7)
     capsys.readouterr()
-    assert main(["check", "run"]) == 1
-    shown = capsys.readouterr().out
-    assert "(base.weight)" in shown
     assert main(["run", "--out", "run", "--resume", "--set", "rounds=3", "-q"]) == 2
     assert "(base.weight)" in capsys.readouterr().err
     (tmp_path / "my_base.py").unlink()
     forget("my_base")
-    assert main(["check", "run"]) == 0
-    assert "cannot compare" in capsys.readouterr().out
+    assert main(["check", "run"]) == 0, "it reads files, and runs no code of theirs"
 
 
 def test_check_finds_values_of_another_run(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +402,7 @@ def test_the_module_is_asked_for_where_it_is_needed(tmp_path: Path, capsys: Capt
         for words in (".model(module=...)", "--module package.module:Name", "run.weights()", "model.safetensors"):
             assert words in str(caught.value)
     (tmp_path / "rows.csv").write_text("a\n1\n")
-    for command in (["predict", folder, str(tmp_path / "rows.csv")], ["export", folder, "--model", f"{folder}.pt"]):
+    for command in (["predict", folder, str(tmp_path / "rows.csv")], ["export", folder, "--model", f"{folder}.pt2"]):
         assert main(command) == 2
         assert "--module package.module:Name" in capsys.readouterr().err
     with pytest.raises(to.UserError, match="object of your own"):
@@ -442,9 +437,9 @@ def test_prediction_and_programs_with_a_module_by_its_path(
     expected = run.model()(data.encode("data.csv")).argmax(1).tolist()
     found = [line.split(",")[4] for line in Path("found.csv").read_text().splitlines()[1:]]
     assert found == [str(label) for label in expected]
-    assert main(["export", "run", "--model", "model.pt", "--module", "my_given:Net"]) == 0
+    assert main(["export", "run", "--model", "model.pt2", "--module", "my_given:Net"]) == 0
     x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(torch.jit.load("model.pt")(x), run.model()(x))
+    assert torch.allclose(torch.export.load("model.pt2").module()(x), run.model()(x))
     capsys.readouterr()
     assert main(["predict", "run", "data.csv", "--module", "my_given:Missing"]) == 2
     assert "--module" in capsys.readouterr().err

@@ -643,7 +643,7 @@ def test_stale_forgets_and_grows() -> None:
 
 
 def test_a_store_that_does_not_fit_is_refused_before_the_first_round() -> None:
-    from turnout.running.memory import check_fits
+    from turnout.running.messages import check_fits
 
     data = to.data.Synthetic(clients=1_000_000)
     experiment = to.Experiment(

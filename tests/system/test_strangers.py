@@ -323,7 +323,6 @@ def test_the_rule_holds_for_variants_settings_folders_and_trackers(
         ["run", "--out", "sent", "--resume"],
         ["run", "os:abort"],
         ["compare", "recommended.toml", "plain.toml"],
-        ["trace", "device", "recommended.toml"],
         ["deploy", "init", "app", "recommended.toml"],
         ["init", "new.toml", "--recipe", "os:abort"],
     ):

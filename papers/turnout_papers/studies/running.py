@@ -23,9 +23,9 @@ from turnout.machine.threads import cores
 from turnout.running.folder import make_folder, refuse_full
 from turnout.running.loop import DELETE
 from turnout.running.plan import RunPlan, planned_runs
-from turnout.running.planned import Outcome, ended_runs, finished_runs
 from turnout.running.records.records import Records
 from turnout.running.records.warnings import stood_still
+from turnout.running.runs import Outcome, ended_runs, finished_runs
 from turnout.running.state import RECORDS, state_of
 from turnout.view import HOOKS
 from turnout_papers import studies as package

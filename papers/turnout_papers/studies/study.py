@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.running.plan import RunPlan
-from turnout.running.planned import Outcome
 from turnout.running.result import Run
+from turnout.running.runs import Outcome
 from turnout.settings import InProcess
 from turnout_papers.studies.claims import NOT_RUN, BySeed, Claim, above, best_elsewhere, difference
 

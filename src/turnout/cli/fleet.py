@@ -21,7 +21,6 @@ from turnout.cli.common import (
     say,
     write_json,
 )
-from turnout.cli.exporting import write_devices
 from turnout.errors import UserError
 from turnout.machine.files import check_destination
 
@@ -205,3 +204,14 @@ def advise(
             say(f"  · {line}", stderr=False)
     say(f"\npage: {folder / 'advice.html'}", stderr=False)
     say(f"run it: turnout run {folder / 'recommended.toml'}", stderr=False)
+
+
+def write_devices(run: Path, path: Path) -> None:
+    """Write the devices that a run's times give, and print how to use them."""
+    from turnout.fleet.observed_times import write_observed_devices
+
+    check_destination("--devices", path)
+    found = write_observed_devices(run, path)
+    noise = f", noise={found.noise:.2g}" if found.noise > 0.005 else ""
+    say(f"{path}: {len(found.rows)} devices; use them with", stderr=False)
+    say(f'  --set \'world.devices={{kind="device-file", path="{path}"{noise}}}\'', stderr=False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import UserError
-from turnout.running.display import Failed
+from turnout.running.messages import Failed
 from turnout.running.plan import RunPlan
 from turnout.running.records.finding import find_runs
 from turnout.running.records.runs import Runs

@@ -99,13 +99,10 @@ def run(
     """
     from turnout.cli import outcome, planning
     from turnout.machine.terminal import console
-    from turnout.running.planned import explained, run_planned
-    from turnout.running.profile import NOTHING, profile_table, read_profile
-    from turnout.running.records.finding import find_runs
-    from turnout.running.reported import print_table, say_warnings, say_where
+    from turnout.running.profile import profile_table, read_profiles
+    from turnout.running.runs import explained, print_table, run_planned, say_warnings, say_where
     from turnout.runtimes.processes import follow_torchrun
     from turnout.view import HOOKS, make_table
-    from turnout.view.report.simulated_time import fastest
 
     start = time.monotonic()
     if planning.follows():
@@ -137,10 +134,8 @@ def run(
         raise UserError(failed[0].why)
     if json_to != "-":
         print_table(make_table, plan.out)
-        if deadline is not None and (words := fastest(find_runs(plan.out), None)):
-            say(words, stderr=False)
-        if profile and (found := [p for run in plan.runs if (p := read_profile(plan.out / run.path))]):
-            console().print(profile_table(sum(found, NOTHING)))  # of all runs together
+        if profile:
+            console().print(profile_table(*read_profiles(plan.out / run.path for run in plan.runs)))
         say_where(plan.out)
     say_warnings(plan.out)
     if failed:

@@ -28,7 +28,7 @@ from turnout.deploy.grid import GridLink, answered
 from turnout.deploy.link import Link
 from turnout.deploy.server import serve
 from turnout.machine.files import write_whole
-from turnout.running.reported import NO_HOOKS
+from turnout.running.tracking import NO_HOOKS
 
 CURRENT = "current"  # a file of a simulation: the folder whose devices the nodes are now
 server_app = ServerApp()

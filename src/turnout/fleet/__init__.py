@@ -8,6 +8,7 @@ fedscale.py             FedScale's two traces
 
 fleet_participation.py  participation `fleet-log`, selection `as-fleet-log`, draws from a log compared with it
 fleet_model.py          a model of a log, from which participation is drawn; fit.py: how it is fitted
+observed_times.py       a run's recorded times as devices (`turnout fleet RUN --devices FILE`)
 groups.py               clients that are away together
 
 diagnosis.py            the diagnosis in numbers, and the parts to try

@@ -12,9 +12,8 @@ from turnout.fleet.diagnosis_text import comparison_rows, facts, sentences
 from turnout.fleet.fleet_participation import LogComparison
 from turnout.fleet.groups import Groups
 from turnout.machine.files import write_whole
-from turnout.running.charts.bars import bars, histogram
 from turnout.running.charts.heat import HeatMap, turnout_map
-from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.lines import Series, bars, line_chart
 from turnout.running.charts.page import charts_section, renderer, trusted, whole_page
 from turnout.running.charts.svg import sheet
 from turnout.world.log import ParticipationLog
@@ -99,7 +98,8 @@ def _turnout_charts(found: Diagnosis) -> list[str]:
 
 def _client_charts(log: ParticipationLog, found: Diagnosis) -> list[str]:
     own = np.array(found.turnout_by_client)
-    charts = [histogram(own, "Clients by their own turnout", "percent", "share of its rounds that a client came")]
+    words = f"{len(own):,} clients, by the share of its rounds that each came"
+    charts = [bars(np.sort(own), "Clients by their own turnout", "percent", words)]
     kinds = [("stays", found.stay), ("absences", found.away)]
     lasting = [
         Series(name, np.arange(1.0, len(one.at_least) + 1), np.array(one.at_least), i)
@@ -108,7 +108,8 @@ def _client_charts(log: ParticipationLog, found: Diagnosis) -> list[str]:
     charts.append(line_chart(lasting, "Stays and absences that last so long", "rounds, at least", unit="percent"))
     work = log.work_N[log.work_N > 0]
     if found.complete < 1:
-        charts.append(histogram(work, "Visits by work done", "percent", "share of the work", ends=(0.0, 1.0)))
+        words = f"{len(work):,} visits, by the share of the work"
+        charts.append(bars(np.sort(work), "Visits by work done", "percent", words, ends=(0.0, 1.0)))
     return charts
 
 

@@ -1,7 +1,7 @@
 """From an experiment with `algorithm = Scores(...)` to a track, which the loop of running/loop.py drives.
 
 Everything that can be wrong with the settings is found here, before the first round. The functions `prepare`,
-`built_now` and `client_tasks` are what the core and a device call (running/tracks/track.py, `TrackModule`).
+`client_tasks` is what a device calls (running/tracks/track.py, `TrackModule`).
 
 Shape letters: C members that are measured, R public samples, L labels.
 """
@@ -63,13 +63,6 @@ def prepare(given: Experiment, enrolment: Enrolment, federation: Federation | No
     models, device = len(setup.plan.models), setup.place.device
     odd = tuple(match.sentence() for match in log_matches(experiment) if match.is_partial)
     return ScoreTrack(experiment, algorithm, enrolment, models, public, runtime, server, device, mark, first, odd)
-
-
-def built_now(experiment: Experiment, data: Description) -> FirstValues:
-    """The first values of the models that an experiment builds now."""
-    assert isinstance(experiment.algorithm, Scores)
-    plan = ModelPlan.of(experiment.model, experiment.algorithm.models, ClientNames(data.names, data.clients))
-    return first_values(plan, data.input_shape, data.classes, data.sample(2), experiment.seed)
 
 
 def client_tasks(given: Experiment, enrolment: Enrolment, federation: Federation, folder: Path) -> ScoreTasks:

@@ -96,9 +96,6 @@ class TrackModule(Protocol):
     def prepare(self, given: Experiment, enrolment: Enrolment, federation: Federation | None) -> Track:
         """The track, ready for its first round."""
 
-    def built_now(self, experiment: Experiment, data: Description) -> FirstValues:
-        """The first values of the models that an experiment builds now."""
-
     def client_tasks(
         self, given: Experiment, enrolment: Enrolment, federation: Federation, folder: Path
     ) -> ClientTasks:
