@@ -55,7 +55,7 @@ def test_the_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixt
     small = ["--set", "rounds=3", "--set", "world.data.clients=5", "--seeds", "1", "--quiet", "--jobs", "1"]
     main(["run", *small, "--out", str(tmp_path / "runs"), "--profile"])
     printed = capsys.readouterr().out
-    assert "s in 9 rounds" in printed  # three schemes
+    assert "s in 18 rounds" in printed  # six variants
     for stage in ("participation", "local training", "aggregate", "evaluate"):
         assert stage in printed
     assert sorted(path.parent.parent.name for path in (tmp_path / "runs").rglob("profile.json")) == ["A", "B", "C"]
