@@ -7,9 +7,10 @@ work.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from turnout.world.participation import Always
 from turnout_papers.studies.claims import Claim
-from turnout_papers.studies.drawing import one_picture, round_charts
 from turnout_papers.studies.efl import (
     FULL,
     PAPER,
@@ -23,7 +24,7 @@ from turnout_papers.studies.efl import (
     methods_notes,
 )
 from turnout_papers.studies.published import TABLE_2_BMTA
-from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan
+from turnout_papers.studies.study import Chart, Curves, Part, ResultRow, Study, StudyPlan
 
 METHODS = ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL", "EFL ternary")
 
@@ -59,29 +60,27 @@ def plan(scale: str) -> StudyPlan:
     )
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for setting in SIZES[scale].settings:
         published = TABLE_2_BMTA.get("MNIST" if setting is SMALL else setting.data, {})
         for method in METHODS:
-            found.append(curves.row(setting.data, method, variant(setting, method), best, published.get(method)))
-    return found
+            yield curves.row(setting.data, method, variant(setting, method), best, published.get(method))
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    return [
-        curves.better(f"{s.data}: EFL's BMTA is at least FedAvg's", variant(s, "EFL"), variant(s, "FedAvg"), best)
-        for s in SIZES[scale].settings
-    ]
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
+    for s in SIZES[scale].settings:
+        claim = f"{s.data}: EFL's BMTA is at least FedAvg's"
+        yield curves.better(claim, variant(s, "EFL"), variant(s, "FedAvg"), best)
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
+def figures(scale: str) -> dict[str, list[Chart]]:
     """The mean test accuracy over the rounds."""
-    names = {
-        f"{setting.data}: mean accuracy of the clients": {method: variant(setting, method) for method in METHODS}
-        for setting in SIZES[scale].settings
+    return {
+        "table2.svg": [
+            Chart(f"{s.data}: mean accuracy of the clients", {method: variant(s, method) for method in METHODS})
+            for s in SIZES[scale].settings
+        ]
     }
-    return one_picture("table2.svg", round_charts(curves, names), "percent")
 
 
-STUDY = Study("bmta", __doc__, "personal_accuracy", plan, rows, claims, pictures)
+STUDY = Study("bmta", __doc__, "personal_accuracy", plan, rows, claims, figures)

@@ -11,8 +11,9 @@ never finish; a deadline at the median loses the slow tier's labels unless parti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ from turnout_papers.recipes.clock import (
     median_seconds,
     timed,
 )  # fmt: skip
-from turnout_papers.studies.claims import Claim, better, no_worse, within
+from turnout_papers.studies.claims import Claim, better, within
 from turnout_papers.studies.drawing import Series, line_chart, sheet
 from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, row
 
@@ -125,55 +126,41 @@ def final(curves: Curves, name: str) -> dict[int, float]:
     return seen(curves, name, "accuracy", -1)
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
-    for fleet, load in cases(scale):
-        for name in (variant(fleet, load, method) for method in METHODS):
-            if not curves.has(name):
-                found.append(row(name, "accuracy", None))
-                continue
-            found += [
-                row(name, "accuracy", final(curves, name)),
-                row(name, "accuracy of the slowest tier", seen(curves, name, "accuracy by tier", -1)),
-                row(name, "rounds", seen(curves, name, "rounds", factor=1.0)),
-                row(name, "turnout, %", seen(curves, name, "turnout")),
-                row(name, "turnout of the slowest tier, %", seen(curves, name, "turnout by tier", -1)),
-                row(name, "device time wasted, %", seen(curves, name, "wasted")),
-            ]
-    return found
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
+    for (fleet, load), method in product(cases(scale), METHODS):
+        name = variant(fleet, load, method)
+        yield row(name, "accuracy", final(curves, name))
+        yield row(name, "accuracy of the slowest tier", seen(curves, name, "accuracy by tier", -1))
+        yield row(name, "rounds", seen(curves, name, "rounds", factor=1.0))
+        yield row(name, "turnout, %", seen(curves, name, "turnout"))
+        yield row(name, "turnout of the slowest tier, %", seen(curves, name, "turnout by tier", -1))
+        yield row(name, "device time wasted, %", seen(curves, name, "wasted"))
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    found = []
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     for fleet, load in cases(scale):
         where, names = f"{fleet}, {load}", {method: variant(fleet, load, method) for method in METHODS}
-        if missing := curves.undecided([f"{where}: the claims of the table"], *names.values()):
-            found += missing
-            continue
         ends = {method: final(curves, name) for method, name in names.items()}
         slow = {method: seen(curves, name, "accuracy by tier", -1) for method, name in names.items()}
         turnout = {method: seen(curves, name, "turnout") for method, name in names.items()}
         if fleet == EVEN:
             words = f"{where}: where devices are even, B and C are within {MARGIN:g} points of one another"
-            found.append(within(words, ends[C], ends[B], MARGIN, "points"))
+            yield within(words, ends[C], ends[B], MARGIN, "points")
         elif fleet == TIERS:
             lost = "a deadline at the median loses the slow tier's labels: FedAvg is below waiting for that tier"
+            yield better(f"{where}: {lost}", slow[WAIT], slow[FEDAVG], "points")
             kept = f"unless partial work counts: C is no worse for that tier than waiting, by {MARGIN:g} points"
+            yield better(f"{where}: {kept}", slow[C], slow[WAIT], "points", MARGIN)
             helps = "scheme C helps the tier that never finishes: above FedAvg there"
-            found += [
-                better(f"{where}: {lost}", slow[WAIT], slow[FEDAVG], "points"),
-                no_worse(f"{where}: {kept}", slow[C], slow[WAIT], MARGIN, "points"),
-                better(f"{where}: {helps}", slow[C], slow[FEDAVG], "points"),
-                better(f"{where}: and above scheme B there", slow[C], slow[B], "points"),
-                better(f"{where}: FedBuff is above waiting at equal time", ends[FEDBUFF], ends[WAIT], "points"),
-            ]
+            yield better(f"{where}: {helps}", slow[C], slow[FEDAVG], "points")
+            yield better(f"{where}: and above scheme B there", slow[C], slow[B], "points")
+            yield better(f"{where}: FedBuff is above waiting at equal time", ends[FEDBUFF], ends[WAIT], "points")
         else:
             for method in (TERNARY, BITS):
                 words = f"{where}: {method} messages raise turnout"
-                found.append(better(words, turnout[method], turnout[FEDAVG], "points"))
+                yield better(words, turnout[method], turnout[FEDAVG], "points")
             words = f"{where}: ternary messages are above whole ones at equal time"
-            found.append(better(words, ends[TERNARY], ends[FEDAVG], "points"))
-    return found
+            yield better(words, ends[TERNARY], ends[FEDAVG], "points")
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
@@ -194,4 +181,4 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     return {"deadline.svg": sheet(drawn)} if drawn else {}
 
 
-STUDY = Study("deadline", __doc__, "global_accuracy", plan, rows, claims, pictures, look=look)
+STUDY = Study("deadline", __doc__, "global_accuracy", plan, rows, claims, look=look, pictures=pictures)
