@@ -15,7 +15,7 @@ from scipy import stats
 
 from turnout.statistics import LEVEL, seeds_to_decide, seeds_to_sign, sign_test
 from turnout_papers.studies.adam import BytesSpent, cheaper
-from turnout_papers.studies.claims import Claim, above, better, either, no_worse, same, sooner, within
+from turnout_papers.studies.claims import Claim, above, better, either, same, sooner, within
 from turnout_papers.studies.running import Findings
 from turnout_papers.studies.study import StudyPlan
 from turnout_papers.studies.tables import markdown, show, tally
@@ -48,10 +48,10 @@ def test_the_bound_decides_on_either_side(values: list[float]) -> None:
 def test_a_margin_moves_both_sides() -> None:
     level = dict.fromkeys(range(3), 10.0)
     value = {0: 9.0, 1: 10.0, 2: 11.0}  # 0 ± 1.686
-    assert no_worse("no worse", value, level, margin=1.7).outcome == "holds"
-    assert no_worse("no worse", value, level, margin=1.6).outcome == "undecided"
-    assert no_worse("no worse", {s: v - 4 for s, v in value.items()}, level, margin=2.0).outcome == "refuted"
-    assert no_worse("no worse", {s: v - 4 for s, v in value.items()}, level, margin=2.5).outcome == "undecided"
+    assert better("no worse", value, level, margin=1.7).outcome == "holds"
+    assert better("no worse", value, level, margin=1.6).outcome == "undecided"
+    assert better("no worse", {s: v - 4 for s, v in value.items()}, level, margin=2.0).outcome == "refuted"
+    assert better("no worse", {s: v - 4 for s, v in value.items()}, level, margin=2.5).outcome == "undecided"
     assert within("close", value, level, margin=1.7).outcome == "holds"
     assert within("close", value, level, margin=1.6).outcome == "undecided"
     for far in (4.0, -4.0):
@@ -61,11 +61,12 @@ def test_a_margin_moves_both_sides() -> None:
 def test_what_is_equal_in_every_seed_is_not_better() -> None:
     equal = dict.fromkeys(range(5), 3.0)
     assert better("better", equal, equal).outcome == "refuted"
-    assert no_worse("no worse", equal, equal, margin=0.5).outcome == "holds"
+    assert better("no worse", equal, equal, margin=0.5).outcome == "holds"
 
 
 def test_one_seed_or_a_missing_number_leaves_a_claim_open() -> None:
-    for value in ({}, {0: 5.0}, {0: 5.0, 1: math.nan}):
+    assert above("above", {}).outcome == "not run"
+    for value in ({0: 5.0}, {0: 5.0, 1: math.nan}):
         claim = above("above", value)
         assert (claim.outcome, claim.seeds_needed) == ("undecided", None)
         assert claim.evidence.startswith("cannot decide")

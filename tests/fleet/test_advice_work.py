@@ -17,11 +17,11 @@ from turnout.fleet.advice.advice import Advice, cost_of
 from turnout.fleet.advice.advise import AdviceWork, _able, contenders
 from turnout.fleet.advice.aims import AIMS, Judge
 from turnout.fleet.advice.candidates import PLAIN, Candidate, known_candidates, own_layers
-from turnout.fleet.advice.cases import RaceCase, _selection, chosen_clients, events_of, facts_of, given_case
-from turnout.fleet.advice.race import LOOKS, Dropped, Race
-from turnout.fleet.advice.race_board import RaceBoard
+from turnout.fleet.advice.cases import RaceCase, _selection, chosen_clients, events_of, given_case
+from turnout.fleet.advice.race import LOOKS, Dropped, Race, RaceBoard
 from turnout.fleet.advice.race_plan import RacePlan, fitting
 from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers, _rounds, measure
+from turnout.fleet.diagnosis import diagnose
 from turnout.parts.selection import Everyone, Fraction
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.prepare import prepare
@@ -58,7 +58,7 @@ def advising(
     plan = RacePlan((1 / 3, 1.0, 3.0), 2, 12, 12, 1.0)
     listed = [Candidate(name, "") for name in names]
     worlds = [RaceCase(case, "", experiment) for case in cases]
-    board = RaceBoard(AIMS[aim], quiet=True)
+    board = RaceBoard(quiet=True)
     return AdviceWork(listed, worlds, judge, plan, ledger, TrialWorkers(1), board, 1e9, 0.0, seeds, True, 0)
 
 
@@ -136,7 +136,7 @@ def test_outside_a_terminal_the_race_prints_its_looks_and_nothing_about_steps_wi
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     work = advising(tmp_path, lambda trial: 0.5 + (0.1 + 0.001 * (trial.seed % 3)) * (trial.candidate == "other"))
-    work.board = RaceBoard(AIMS["accuracy"])
+    work.board = RaceBoard()
     work.tune()
     work.race()
     assert capsys.readouterr().err == "after 4 seeds: 1 still in, 1 dropped, 0 set aside\n"
@@ -329,24 +329,14 @@ def small_log(folder: Path) -> ParticipationLog:
 
 
 def test_facts_are_shares_of_those_asked(tmp_path: Path) -> None:
-    facts = facts_of(small_log(tmp_path))
+    facts = diagnose(small_log(tmp_path))
     assert (facts.clients, facts.rounds) == (4, 10)
     assert facts.turnout == pytest.approx((10 + 5 + 1 + 2) / (10 + 10 + 10 + 2))
     assert facts.work == pytest.approx((10 + 5 * 0.5 + 1 + 2) / 18)
-    assert facts.full == pytest.approx((10 + 1 + 2) / 18)
-    assert facts.asked == pytest.approx(32 / 40)
-    assert facts.turnout_T[:4] == pytest.approx((1 / 3, 2 / 3, 1 / 3, 3 / 4))
-    assert facts.hardly_there == 0  # c comes to a tenth of its rounds: more than a tenth of 18/32
-
-
-def test_clients_that_hardly_come_are_known_beside_the_mean_turnout(tmp_path: Path) -> None:
-    """Of 40 rounds three of five are always there, a turnout of 125 / 200: two rounds (0.05) are less than a tenth of
-    that, three (0.075) are not."""
-    often = [(t, name, 1.0) for t in range(40) for name in "abc"]
-    rare = [(t, "rare", float(t in (9, 30))) for t in range(40)]
-    some = [(t, "some", float(t in (3, 9, 20))) for t in range(40)]
-    write_turnout(tmp_path / "log.csv", [*often, *rare, *some])
-    assert facts_of(read_fleet(tmp_path / "log.csv")).hardly_there == 1
+    assert facts.complete == pytest.approx((10 + 1 + 2) / 18)
+    assert facts.asked_share == pytest.approx(32 / 40)
+    assert facts.turnout_by_round[:4] == pytest.approx((1 / 3, 2 / 3, 1 / 3, 3 / 4))
+    assert facts.hardly_there == ()  # c comes to a tenth of its rounds
 
 
 def test_stand_ins_are_every_kth_client_by_how_often_it_came_with_its_joins_and_leaves(tmp_path: Path) -> None:
@@ -361,7 +351,7 @@ def test_stand_ins_are_every_kth_client_by_how_often_it_came_with_its_joins_and_
     found = [(type(e).__name__, e.client, e.round) for e in events_of(log, places, rounds=20)]
     assert found == [("Leave", 0, int(19 * 20 / 39)), ("Join", 2, int(20 * 20 / 39))]  # of 39 rounds, the last is 38
     assert log.rounds == 39
-    assert (facts_of(log).joined, facts_of(log).left) == (1, 1)
+    assert (len(diagnose(log).joined), len(diagnose(log).left)) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +360,8 @@ def test_stand_ins_are_every_kth_client_by_how_often_it_came_with_its_joins_and_
 def test_as_large_a_part_is_asked_as_the_log_asked_but_at_least_four(
     tmp_path: Path, asked: float, clients: int, share: float | None
 ) -> None:
-    facts = replace(facts_of(small_log(tmp_path)), asked=asked)
+    found = diagnose(small_log(tmp_path))
+    facts = replace(found, asked_by_round=(round(asked * 4000),), clients=4000, rounds=1)
     expected = Everyone() if share is None else Fraction(share)
     assert _selection(facts, clients) == expected
 
@@ -409,7 +400,7 @@ def test_data_of_owners_is_not_made_more_skewed(tmp_path: Path) -> None:
 def found_advice(folder: Path, accuracy: Accuracy, aim: str = "accuracy", seeds: int = 4) -> Advice:
     (folder / "out").mkdir()
     work = advising(folder / "out", accuracy, (PLAIN, "b", "c"), aim=aim, seeds=seeds)
-    return work.advice(facts_of(small_log(folder)), {}, folder / "out")
+    return work.advice(diagnose(small_log(folder)), {}, folder / "out")
 
 
 def test_an_advice_names_the_best_and_lists_the_others_by_their_mean(tmp_path: Path) -> None:
@@ -521,7 +512,7 @@ def test_a_plan_counts_rates_seeds_candidates_and_jobs() -> None:
 
 
 def test_small_models_keep_more_and_the_last_layer_stays_home(tmp_path: Path) -> None:
-    facts = facts_of(small_log(tmp_path))
+    facts = diagnose(small_log(tmp_path))
     small = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.ReLU(), torch.nn.Linear(10, 2))
     large = torch.nn.Sequential(torch.nn.Linear(400, 400), torch.nn.Linear(400, 2))
     for module, keep in ((small, 0.05), (large, 0.01)):

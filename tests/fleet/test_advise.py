@@ -16,10 +16,11 @@ from known_fleets import KNOWN, KnownFleet
 from turnout.cli import main
 from turnout.fleet import Reading, read_fleet
 from turnout.fleet.advice.aims import AIMS, Judge
-from turnout.fleet.advice.cases import facts_of, stand_ins
+from turnout.fleet.advice.cases import stand_ins
 from turnout.fleet.advice.race import LOOKS, Race
 from turnout.fleet.advice.race_plan import fitting, timed
 from turnout.fleet.advice.trials import TrialOutcome, measure
+from turnout.fleet.diagnosis import diagnose
 from turnout.fleet.example import ExampleFleet
 from turnout.running.config.read import load, to_toml
 from turnout.world.log import write_turnout
@@ -194,7 +195,7 @@ def test_a_log_with_joins_and_leaves_fits_into_a_short_run(tmp_path: Path) -> No
     came = [(t, c, 1.0) for t in range(60) for c in range(6) if t % 2 == 0 and (c != 3 or t < 20)]
     write_turnout(tmp_path / "log.csv", came)  # client 3 comes every other round, and then no more
     fleet = read_fleet(tmp_path / "log.csv")
-    case = stand_ins(fleet, facts_of(fleet), tmp_path, rounds=30)[0].lasting(6)
+    case = stand_ins(fleet, diagnose(fleet), tmp_path, rounds=30)[0].lasting(6)
     assert [(type(e).__name__, e.client, e.round) for e in case.experiment.world.events] == [("Leave", 5, 1)]
     assert measure(case.experiment).rounds[-1] == 6
     assert timed(case, rounds=1)[1] > 0

@@ -12,13 +12,13 @@ from itertools import product
 
 from turnout.world.events import Join
 from turnout_papers.recipes import on_one_core
-from turnout_papers.recipes.flexible import arrival, emnist_arrival, emnist_arrivals, mnist_arrival, mnist_arrivals
+from turnout_papers.recipes.flexible import arrival, emnist_arrival, mnist_arrival
 from turnout_papers.studies.claims import Claim, better, censored, difference, sooner
 from turnout_papers.studies.published import TABLE_4
 from turnout_papers.studies.study import Chart, Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
 KINDS = {"fast": "fast-reboot", "vanilla": "vanilla"}
-PICTURES = {"MNIST": (mnist_arrival, mnist_arrivals), "EMNIST": (emnist_arrival, emnist_arrivals)}
+PICTURES = {"MNIST": mnist_arrival, "EMNIST": emnist_arrival}
 
 
 @dataclass(frozen=True)
@@ -61,21 +61,20 @@ def in_a_row(name: str, kind: str) -> str:
 def plan(scale: str) -> StudyPlan:
     """Table 4's arrivals; and Figure 5: the last three of ten devices (SYNTHETIC: of all) arrive one after another."""
     size, parts = SIZES[scale], []
-    first, second, last = size.in_a_row
+    last = size.in_a_row[-1]
     for name in size.data:
+        clients = 10 if name in PICTURES else size.clients
         if name in PICTURES:
-            one, several = PICTURES[name]
-            made = {tau: one(at=tau, rounds=tau + size.after) for tau in size.taus}
-            three = several(first, second - first, rounds=last + size.after)
+            made = {tau: PICTURES[name](tau, rounds=tau + size.after) for tau in (*size.taus, last)}
         else:
-            own = {"clients": size.clients, "samples": size.samples}
-            made = {tau: on_one_core(arrival(at=tau, **own, rounds=tau + size.after)) for tau in size.taus}
-            events = tuple(Join(size.clients - 3 + i, t) for i, t in enumerate(size.in_a_row))
-            three = on_one_core(arrival(at=first, **own, rounds=last + size.after))
-            three = {join: experiment.but(**{"world.events": events}) for join, experiment in three.items()}
+            made = {
+                tau: on_one_core(arrival(tau, clients, size.samples, rounds=tau + size.after))
+                for tau in (*size.taus, last)
+            }
         runs = {variant(name, tau, kind): made[tau][join] for tau in size.taus for kind, join in KINDS.items()}
         parts.append(Part(name, runs, size.seeds))
-        runs = {in_a_row(name, kind): three[join] for kind, join in KINDS.items()}
+        events = tuple(Join(clients - 3 + i, t) for i, t in enumerate(size.in_a_row))
+        runs = {in_a_row(name, kind): made[last][join].but(**{"world.events": events}) for kind, join in KINDS.items()}
         parts.append(Part(f"{name}-in-a-row", runs, size.in_a_row_seeds))
     notes = [
         "assumed, as the paper does not say: E = 5 epochs, traces with Table 2's moments, boost 1 + 2 / (t - τ0 + 1)²",

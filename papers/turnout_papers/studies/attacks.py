@@ -19,57 +19,41 @@ from typing import Any
 import numpy as np
 import torch
 
+import turnout as to
 import turnout.models as models
+from turnout import SGD, Algorithm, Experiment, Local, Run, World
 from turnout.data import MNIST, Backdoor, Digits, LabelFlip
-from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
-from turnout.parts.aggregation import Aggregation, WeightedSum
-from turnout.parts.local import Local
-from turnout.parts.optimizers import SGD
-from turnout.parts.robust.clipping import CentredClip, NormClip
-from turnout.parts.robust.coordinates import CoordinateMedian, TrimmedMean
-from turnout.parts.robust.distances import GeometricMedian, Krum, MultiKrum
+from turnout.experiment import DataSpec, Model
 from turnout.parts.weighting import ByWork, FedAvg, Shares
-from turnout.running.result import Run
-from turnout.world.attacks import (
-    ALIE,
-    Attack,
-    ClaimExamples,
-    ClaimWork,
-    FreeRider,
-    InnerProduct,
-    Noise,
-    SignFlip,
-    hostile_clients,
-)
 from turnout.world.participation import Always, Dropout
 from turnout_papers.recipes import ONE_CORE
 from turnout_papers.studies.claims import Claim, above, better
 from turnout_papers.studies.study import Chart, Curves, Look, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 MEAN, MEDIAN, TRIMMED, RFA, MULTI, CLIP = "mean", "median", "trimmed mean", "RFA", "multi-Krum", "norm clip"
-METHODS: dict[str, Aggregation] = {
-    MEAN: WeightedSum(),
-    MEDIAN: CoordinateMedian(),
-    TRIMMED: TrimmedMean(0.4),
-    RFA: GeometricMedian(),
-    "Krum": Krum(0.4),
-    MULTI: MultiKrum(0.4),
-    CLIP: NormClip(),
-    "centred clip": CentredClip(),
+METHODS: dict[str, to.aggregation.Aggregation] = {
+    MEAN: to.aggregation.WeightedSum(),
+    MEDIAN: to.aggregation.CoordinateMedian(),
+    TRIMMED: to.aggregation.TrimmedMean(0.4),
+    RFA: to.aggregation.GeometricMedian(),
+    "Krum": to.aggregation.Krum(0.4),
+    MULTI: to.aggregation.MultiKrum(0.4),
+    CLIP: to.aggregation.NormClip(),
+    "centred clip": to.aggregation.CentredClip(),
 }
 BY_SHARE = (MEAN, MEDIAN, TRIMMED, RFA, MULTI, CLIP)  # compared by share and turnout
 VOTING = (MEDIAN, TRIMMED, RFA, MULTI)  # of these, the ones with a breakdown point of 0.4 or more
-FLIP = SignFlip(4.0)
+FLIP = to.attacks.SignFlip(4.0)
 SOME = 0.2  # the attackers of `kinds`
 FLIPPED, BACKDOOR, NOBODY = "label flip", "backdoor", "nobody"
-ON_UPDATES: Mapping[str, tuple[Attack, ...]] = {
+ON_UPDATES: Mapping[str, tuple[to.attacks.Attack, ...]] = {
     "sign flip": (FLIP,),
-    "noise": (Noise(10.0),),
-    "ALIE": (ALIE(),),
-    "inner product": (InnerProduct(1.0),),
-    "little work, flipped": (ClaimWork(0.2), SignFlip()),
-    "many samples, flipped": (ClaimExamples(20.0), SignFlip()),
-    "free rider": (FreeRider(),),
+    "noise": (to.attacks.Noise(10.0),),
+    "ALIE": (to.attacks.ALIE(),),
+    "inner product": (to.attacks.InnerProduct(1.0),),
+    "little work, flipped": (to.attacks.ClaimWork(0.2), to.attacks.SignFlip()),
+    "many samples, flipped": (to.attacks.ClaimExamples(20.0), to.attacks.SignFlip()),
+    "free rider": (to.attacks.FreeRider(),),
 }
 KINDS_OF_ATTACK = (NOBODY, *ON_UPDATES, FLIPPED, BACKDOOR)
 UNIFORM = "one vote each"
@@ -167,7 +151,7 @@ def look(run: Run) -> Look:
     world, seed = run.experiment.world, run.experiment.seed
     with run.records() as records:
         columns = records.clients()
-        hostile = hostile_clients(world.attackers if world.attack else 0.0, run.data().clients, seed).numpy()
+        hostile = to.attacks.hostile_clients(world.attackers if world.attack else 0.0, run.data().clients, seed).numpy()
         came = np.nan_to_num(columns["work"].astype(np.float64)) > 0
         votes = np.where(came, columns["share"].astype(np.float64), 0.0)
         bad = np.where(np.isin(columns["client"], hostile), votes, 0.0)

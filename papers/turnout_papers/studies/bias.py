@@ -21,12 +21,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from turnout import SGD, Algorithm, Experiment, InverseClock, Local, UserError, World
 from turnout.data import Own, Pooled
-from turnout.errors import UserError
-from turnout.experiment import Algorithm, Experiment, World
-from turnout.parts.local import Local
-from turnout.parts.optimizers import SGD
-from turnout.parts.schedules import InverseClock
 from turnout.parts.weighting import Weighting
 from turnout.recipes import SCHEMES
 from turnout.rng import rng

@@ -18,8 +18,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.experiment import Experiment
-from turnout.running.result import Run
+from turnout import Experiment, Run
 from turnout_papers.recipes.clock import (
     BITS,
     EVEN,

@@ -10,13 +10,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from turnout.errors import UserError
-from turnout.experiment import Experiment
+from turnout import Evaluate, Experiment, Run, UserError
 from turnout.machine.checksums import load_tensors
 from turnout.parts.substitution.friends import similarity
 from turnout.running.records.checkpoint import NAME, start_over
-from turnout.running.result import Run
-from turnout.settings import Evaluate
 from turnout.types import unflatten
 from turnout_papers.recipes.friends import METHODS, DropoutSetting, dropout_experiment
 from turnout_papers.studies.claims import Claim, above, better

@@ -22,11 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.experiment import Algorithm, Experiment, World
-from turnout.parts.local import Local
-from turnout.parts.optimizers import SGD
+from turnout import SGD, Algorithm, Experiment, Local, Run, World
 from turnout.rng import rng
-from turnout.running.result import Run
 from turnout.settings import InProcess
 from turnout.tasks import Regression
 from turnout_papers.studies.bias import FULL_WORK, SAMPLES, Quadratics, linear, optimum

@@ -167,9 +167,8 @@ def run_study(
     options = ["--seeds", str(seeds)] * (seeds is not None) + [word for one in only for word in ("--only", one)]
     command = shlex.join(["turnout", "study", "run", study.name, "--scale", scale, *options, *["--so-far"] * so_far])
     claims, seconds = study.decide(scale, curves), round(gathered.seconds, 1)
-    findings = Findings(
-        study.name, scale, rows, claims, seconds, gathered.failed, command, gathered.machine, gathered.stalled
-    )
+    failed, stalled = tuple(gathered.failed), tuple(gathered.stalled)
+    findings = Findings(study.name, scale, rows, claims, seconds, failed, command, gathered.machine, stalled)
     write_whole(out / "study.json", findings.to_json())
     return findings
 

@@ -17,10 +17,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.experiment import Experiment
+from turnout import Experiment, Run
 from turnout.running.charts.units import Unit
 from turnout.running.planned import Outcome
-from turnout.running.result import Run
 from turnout.settings import InProcess
 from turnout_papers.studies.claims import NOT_RUN, BySeed, Claim, best_elsewhere, better, difference
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.markdown import Markdown
 
 from turnout_papers.studies.claims import HOLDS, NOT_RUN, REFUTED, UNDECIDED
 from turnout_papers.studies.running import Findings
 from turnout_papers.studies.study import ResultRow, StudyPlan
-
-COLOURS = {HOLDS: "green", REFUTED: "red", UNDECIDED: "yellow"}
 
 
 def cells(rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]]]:
@@ -53,27 +49,8 @@ def number(value: float | None) -> str:
 
 
 def show(findings: Findings, plan: StudyPlan, console: Console) -> None:
-    """The table, what was shrunk, and the claims."""
-    head, lines = cells(findings.rows)
-    table = Table(*head, title=f"{findings.study} at {findings.scale} scale: ours ± spread (published)", box=box.SIMPLE)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for line in lines:
-        table.add_row(*line)
-    console.print(table)
-    for note in plan.notes:
-        console.print(f"· {note}", highlight=False)
-    console.print()
-    for claim in (c for c in findings.claims if c.ran):
-        outcome = Text(f"{claim.outcome:9}", style=COLOURS[claim.outcome])
-        console.print(outcome.append(f"  {claim.claim}", style="not bold default"), highlight=False)
-        console.print(f"           {claim.evidence}", highlight=False, style="dim")
-    others = [("failed", "red", words) for words in by_reason(findings.failed)]
-    for mark, colour, words in (*others, *(("stalled", "yellow", words) for words in findings.stalled)):
-        console.print(Text(f"{mark:9}", style=colour).append(f"  {words}", style="default"), highlight=False)
-    for why, claims in left_out(findings).items():
-        console.print(Text(f"{NOT_RUN:9}", style="dim"), f" {len(claims)} claims: {why}", highlight=False)
-    console.print(f"\n{tally(findings)}; {findings.seconds:.0f} s", highlight=False)
+    """The page in a terminal."""
+    console.print(Markdown(markdown(findings, plan)))
 
 
 def left_out(findings: Findings) -> dict[str, list[str]]:

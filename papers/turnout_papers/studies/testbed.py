@@ -18,11 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 import turnout.models as models
+from turnout import Algorithm, Evaluate, Experiment, Run
 from turnout.data import Digits
 from turnout.deploy.settings import Flower
-from turnout.experiment import Algorithm, Evaluate, Experiment
 from turnout.running.records.records import Records
-from turnout.running.result import Run
 from turnout.settings import InProcess
 from turnout_papers.devices import HOW, Testbed
 from turnout_papers.recipes import on_one_core

@@ -65,7 +65,7 @@ def fleet(
     turnout fleet checkins.csv --every 1h --out fleet.html
     turnout fleet log.csv --client device --round t --work epochs --full-work 5 --missing not-asked
     turnout fleet sessions.parquet --start connected --end disconnected --every 15min --csv turnout.csv
-    turnout fleet client_behave_trace --every 1h --capacity client_device_capacity --samples 600 --megabytes 20
+    turnout fleet client_behave_trace --every 1h
     turnout fleet runs/mine
     turnout fleet runs/deployment --devices fleet.csv
     """

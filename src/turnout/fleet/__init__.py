@@ -4,7 +4,7 @@ reading.py              settings of how a log is read
 read_log.py             `read_fleet`: any log as a ParticipationLog (turnout.world.log); read this first
 cells.py                cells as numbers and times
 rounds.py               from rows to rounds: numbered rows, check-ins, stays
-fedscale.py             FedScale's two traces
+fedscale.py             FedScale's availability trace
 
 fleet_participation.py  participation `fleet-log`, selection `as-fleet-log`, draws from a log compared with it
 fleet_model.py          a model of a log, from which participation is drawn; fit.py: how it is fitted

@@ -122,6 +122,11 @@ class Diagnosis:
     mass_by_round: tuple[float, ...]
     work_and_examples: float | None
 
+    @property
+    def asked_share(self) -> float:
+        """The share of the clients that is asked in a round."""
+        return sum(self.asked_by_round) / max(1, self.clients * self.rounds)
+
 
 def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosis:
     """The numbers of a log; `model` is fitted to it if it is not given."""

@@ -72,6 +72,11 @@ def sentences(found: Diagnosis) -> Iterator[str]:
             yield f"{len(listed):,} clients {words} while the log was written: {named}."
 
 
+def summary(found: Diagnosis) -> list[str]:
+    """The key numbers, the findings and the assumptions, a line each."""
+    return ["; ".join(f"{name}: {value}" for name, value in facts(found)), *sentences(found), *found.assumed]
+
+
 def _times(outages: OutageNote) -> str:
     often = "out once" if outages.times == 1 else f"out {outages.times} times"
     return f"{often}, {outages.rounds} rounds in all"

@@ -57,10 +57,6 @@ class Reading:
     time_format   how times are written, as in Python's strptime, if they are neither ISO 8601 nor numbers
     full_work     the number in the work column that means all of the work: 100 for percent, 5 for five epochs
     first_round   the number of the log's first round
-    capacity      FedScale's trace of device capacities, for a log that says from when to when clients were there
-    samples       with capacity: how many samples a round asks to train on
-    megabytes     with capacity: the size of the model
-    deadline      with capacity: how long a round may take; None: as long as the round
     owners        a CSV file of client,owner, for a log whose clients have other names than the data's owners
     """
 
@@ -78,10 +74,6 @@ class Reading:
     time_format: str | None = None
     full_work: float = 1.0
     first_round: int | None = None
-    capacity: str | None = None
-    samples: int | None = None
-    megabytes: float | None = None
-    deadline: str | None = None
     owners: str | None = None
 
     def __post_init__(self) -> None:
@@ -93,13 +85,8 @@ class Reading:
             raise UserError(f"full_work = {self.full_work}: it is the number that means all of the work, above 0")
         if self.separator is not None and len(self.separator) != 1:
             raise UserError(f"separator = {self.separator!r}: give one character, such as ';'")
-        for length in filter(None, (self.every, self.deadline)):
-            seconds(length)
-        asked = (self.samples, self.megabytes)
-        if self.capacity is not None and not all(value is not None and value > 0 for value in asked):
-            raise UserError("with a capacity trace, give what a round asks: samples and megabytes, both above 0")
-        if self.capacity is None and any(value is not None for value in (*asked, self.deadline)):
-            raise UserError("samples, megabytes and deadline are for a capacity trace: give capacity = FILE too")
+        if self.every is not None:
+            seconds(self.every)
 
     def settings(self) -> dict[str, str | int | float]:
         """The settings that differ from their defaults.

@@ -15,10 +15,11 @@ from rich.text import Text
 from turnout.experiment import Experiment
 from turnout.fleet.advice.aims import NEARLY, Judge
 from turnout.fleet.advice.candidates import NOT_TRIED, PLAIN, Candidate, with_rate
-from turnout.fleet.advice.cases import FleetFacts, RaceCase, percent
+from turnout.fleet.advice.cases import RaceCase
 from turnout.fleet.advice.race import BOUND, Race, Scores, mean
 from turnout.fleet.advice.race_plan import RacePlan
 from turnout.fleet.advice.trials import TrialOutcome
+from turnout.fleet.diagnosis import Diagnosis
 from turnout.running.charts.page import renderer
 from turnout.running.charts.units import duration, show, size
 from turnout.statistics import Ranking, compare, words_of
@@ -88,7 +89,7 @@ class Cost:
         if self.near_rounds is not None and self.near_bytes is not None:
             took = f"{self.near_rounds:.0f} rounds and {size(self.near_bytes)}"
             when = f", {duration(self.near_rounds * every)} at the log's pace" if every else ""
-            found.append(f"{percent(NEARLY)} of plain FedAvg's final value after {took}{when}")
+            found.append(f"{NEARLY:.0%} of plain FedAvg's final value after {took}{when}")
         seconds = duration(self.seconds)
         return [*found, f"a simulated run takes {seconds} here; the time of devices is not known from a log"]
 
@@ -138,7 +139,7 @@ class Advice:
     """
 
     folder: Path
-    facts: FleetFacts
+    facts: Diagnosis
     judge: Judge
     plan: RacePlan
     cases: Sequence[RaceCase]

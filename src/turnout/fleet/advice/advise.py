@@ -17,11 +17,12 @@ from turnout.fleet.advice.advice import Advice, Hinge
 from turnout.fleet.advice.advice_page import write_advice
 from turnout.fleet.advice.aims import Judge, find_aim
 from turnout.fleet.advice.candidates import PLAIN, Candidate, given_candidates, known_candidates, with_rate
-from turnout.fleet.advice.cases import ROUNDS, FleetFacts, RaceCase, facts_of, given_case, stand_ins
-from turnout.fleet.advice.race import LOOKS, Race, Scores, mean
-from turnout.fleet.advice.race_board import RaceBoard
+from turnout.fleet.advice.cases import ROUNDS, RaceCase, given_case, stand_ins
+from turnout.fleet.advice.race import LOOKS, Race, RaceBoard, Scores, mean
 from turnout.fleet.advice.race_plan import FIRST_TUNING_SEED, RACING, TUNING_ENDS, RacePlan, planned
 from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers, refuse_full
+from turnout.fleet.diagnosis import Diagnosis, diagnose
+from turnout.fleet.diagnosis_text import summary
 from turnout.fleet.reading import seconds as seconds_of
 from turnout.machine.threads import cores
 from turnout.running.folder import held, make_folder, new_folder
@@ -79,7 +80,7 @@ def advise(
     given: dict[str, Experiment] = {}
     if experiment is not None:
         given = {experiment.title or "as given": experiment} if isinstance(experiment, Experiment) else dict(experiment)
-    facts, wanted = facts_of(fleet), find_aim(aim)
+    facts, wanted = diagnose(fleet), find_aim(aim)
     if given:
         cases = [given_case(next(iter(given.values())), Path(log), reading, rounds)]
     else:
@@ -117,8 +118,8 @@ def advise(
         side_by_side = (jobs or cores()) if shared else 1
         plan = planned(cases, len(able), max(1.0, budget_seconds - ledger.spent), side_by_side, folder, tune)
         cases = [case.lasting(plan.rounds) for case in cases]
-        with TrialWorkers(side_by_side, folder_of_data) as workers, RaceBoard(wanted, quiet) as board:
-            board.show_facts(facts.sentences())
+        with TrialWorkers(side_by_side, folder_of_data) as workers, RaceBoard(quiet) as board:
+            board.say([f"· {words}" for words in summary(facts)])
             work = AdviceWork(
                 able, cases, Judge.of(wanted, cases[0].experiment.task), plan, ledger, workers, board,
                 budget_seconds, started - ledger.spent, seeds or LOOKS[-1], hinges, first_seed,
@@ -178,7 +179,7 @@ class AdviceWork:
     def spent(self) -> float:
         return time.monotonic() - self.started
 
-    def advice(self, facts: FleetFacts, refused: Mapping[str, str], folder: Path) -> Advice:
+    def advice(self, facts: Diagnosis, refused: Mapping[str, str], folder: Path) -> Advice:
         self.tune()
         race, scores = self.race()
         hinges = [self.hinge(race, scores, what) for what in (HALVED, SKEWED) if self.ask_further]
@@ -270,7 +271,7 @@ class AdviceWork:
                 for name in race.running
                 for case in self.cases
             ]
-            self.board.show_race(race, scores)
+            self.board.show_race(race)
             step = f"racing {len(race.running)} candidates to seed {look}"
             done = self._run(trials, step, lambda: self.spent() > RACING * self.budget)
             scores = {**scores, **self._scores(race.running, self.cases, RACE)}
@@ -279,7 +280,7 @@ class AdviceWork:
             race = race.looked_at({n: scores[n] for n in race.running}, look)
             if race.level(scores, self.judge.margin):
                 break
-        self.board.show_race(race, scores)
+        self.board.show_race(race)
         return race, scores
 
     def _scores(self, names: Iterable[str], cases: Sequence[RaceCase], part: str) -> dict[str, dict[int, float]]:

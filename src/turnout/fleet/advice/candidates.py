@@ -11,7 +11,7 @@ from torch import nn
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.fleet.advice.aims import Aim
-from turnout.fleet.advice.cases import FleetFacts
+from turnout.fleet.diagnosis import Diagnosis
 from turnout.parts.compression.quantise import Quantise
 from turnout.parts.compression.ternary import SparseTernary
 from turnout.parts.membership.policy import DropInactive
@@ -56,7 +56,7 @@ class Candidate:
         return experiment.but(**self.changes)
 
 
-def known_candidates(aim: Aim, facts: FleetFacts, template: nn.Module) -> list[Candidate]:
+def known_candidates(aim: Aim, facts: Diagnosis, template: nn.Module) -> list[Candidate]:
     """Our methods that can make a difference for this aim and this fleet."""
     small = sum(p.numel() for p in template.parameters()) < SMALL
     ternary = {"algorithm.compression": SparseTernary(SMALL_KEEP if small else KEEP)}

@@ -14,7 +14,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
 from turnout.errors import UserError
+from turnout.running.charts.units import duration
 from turnout.statistics import BEHIND, Standing, standing
 
 LOOKS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
@@ -131,3 +135,45 @@ def _first(score: Mapping[int, float], seeds: int) -> dict[int, float]:
 
 def mean(score: Mapping[int, float]) -> float:
     return math.fsum(score.values()) / len(score) if score else math.nan
+
+
+class RaceBoard:
+    """Steps of the advice, with a bar for the runs of the current one."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=quiet)
+        columns = "{task.description}", "{task.completed}/{task.total}", "{task.fields[left]}"
+        self.bar = Progress(*map(TextColumn, columns), BarColumn(), console=self.console, transient=True)
+        self.task = self.bar.add_task("", total=None, left="")
+        self.budget = 0.0
+
+    def __enter__(self) -> RaceBoard:
+        if self.console.is_terminal and not self.console.quiet:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def say(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.console.print(line, highlight=False, markup=False)
+
+    def begin(self, step: str, runs: int, spent: float, budget: float) -> None:
+        """Begin a step of so many runs."""
+        self.budget = budget
+        self.bar.reset(self.task, description=step, total=max(1, runs), completed=0, left=self._left(spent))
+        if runs and not self.bar.live.is_started:
+            self.say([f"{step}: {runs} runs, {self._left(spent)}"])
+
+    def advance(self, spent: float) -> None:
+        self.bar.update(self.task, advance=1, left=self._left(spent))
+
+    def _left(self, spent: float) -> str:
+        return f"{duration(max(0.0, self.budget - spent))} left"
+
+    def show_race(self, race: Race) -> None:
+        """A line about the last look."""
+        gone, same = len(race.dropped), len(race.same)
+        words = f"after {race.seeds} seeds: {len(race.running)} still in, {gone} dropped, {same} set aside"
+        self.say([words] if race.seeds else [])
