@@ -97,7 +97,7 @@ def test_the_study_over_real_deployments(played):
 @pytest.mark.parametrize("method", [testbed.FEDAVG, testbed.MTFL])
 def test_a_simulated_round_takes_what_was_observed(played, method: str, tmp_path: Path):
     place = played[0] / "devices" / method / "seed-0"
-    assert main(["fleet", str(place / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
+    assert main(["export", str(place / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
     observed, simulated = times(place, tmp_path)
     assert simulated == pytest.approx(observed, rel=0.2)
 

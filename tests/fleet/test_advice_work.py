@@ -1,4 +1,4 @@
-"""The arithmetic of an advice on outcomes that are given: tuning, scores, the race, hinges; nothing is run."""
+"""The arithmetic of an advice on outcomes that are given: tuning, scores, the race; nothing is run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import torch
 import turnout as to
 from turnout.fleet import ParticipationLog, Reading, read_fleet
 from turnout.fleet.advice.advice import Advice, cost_of
-from turnout.fleet.advice.advise import AdviceWork, _able, contenders
+from turnout.fleet.advice.advise import AdviceWork, _able
 from turnout.fleet.advice.aims import AIMS, Judge
 from turnout.fleet.advice.candidates import PLAIN, Candidate, known_candidates, own_layers
 from turnout.fleet.advice.cases import RaceCase, _selection, chosen_clients, events_of, given_case
-from turnout.fleet.advice.race import LOOKS, Dropped, Race, RaceBoard
+from turnout.fleet.advice.race import LOOKS, Race, RaceBoard
 from turnout.fleet.advice.race_plan import RacePlan, fitting
 from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers, _rounds, measure
 from turnout.fleet.diagnosis import diagnose
@@ -46,7 +46,7 @@ def advising(
 ) -> AdviceWork:  # fmt: skip
     """An advice in whose ledger every run that it may ask for is there."""
     ledger = TrialLedger(folder)
-    for part, ids in (("tune", (*TUNING_SEEDS, 0, 1)), ("race", range(seeds)), ("turnout halved", range(8))):
+    for part, ids in (("tune", (*TUNING_SEEDS, 0, 1)), ("race", range(seeds))):
         for name in names:
             for settings in (LOW, SAME, HIGH):
                 for case in cases:
@@ -59,7 +59,7 @@ def advising(
     listed = [Candidate(name, "") for name in names]
     worlds = [RaceCase(case, "", experiment) for case in cases]
     board = RaceBoard(quiet=True)
-    return AdviceWork(listed, worlds, judge, plan, ledger, TrialWorkers(1), board, 1e9, 0.0, seeds, True, 0)
+    return AdviceWork(listed, worlds, judge, plan, ledger, TrialWorkers(1), board, 1e9, 0.0, seeds, 0)
 
 
 def test_every_candidate_is_tuned_to_its_best_rate_on_seeds_that_do_not_race(tmp_path: Path) -> None:
@@ -127,9 +127,6 @@ def test_the_race_compares_the_mean_over_worlds_seed_by_seed(tmp_path: Path) -> 
     assert scores[PLAIN] == pytest.approx({s: 0.55 + 0.01 * (s % 4) for s in range(6)})
     assert (race.seeds, race.running) == (4, ("other",))
     assert race.dropped[0].gap == pytest.approx(-(0.05 + 0.001 * (0 + 1 + 2 + 0) / 4))
-    hinge = work.hinge(race, scores, "turnout halved")
-    assert hinge is not None
-    assert (hinge.seeds, hinge.ranking.best) == (8, "other")
 
 
 def test_outside_a_terminal_the_race_prints_its_looks_and_nothing_about_steps_without_runs(
@@ -260,22 +257,11 @@ def test_only_where_all_are_near_the_leader_are_they_level() -> None:
     assert Race.of(["lead", "near"]).looked_at(scores, 12).level(scores, 0.005)
 
 
-def test_contenders_are_the_best_still_in_then_plain_fedavg_then_the_last_that_were_dropped() -> None:
-    names = (PLAIN, "a", "b", "c", "d", "e", "f")
-    dropped = [Dropped(name, after, "a", gap, gap, gap) for name, after, gap in
-               ((PLAIN, 4, -0.5), ("d", 8, -0.2), ("e", 12, -0.3), ("f", 12, -0.1))]  # fmt: skip
-    race = Race(names, ("a", "b", "c"), tuple(dropped), {}, 12)
-    scores = {name: {0: value} for name, value in zip(names, (0.1, 0.5, 0.9, 0.7, 0.3, 0.2, 0.4), strict=True)}
-    assert contenders(race, scores) == [PLAIN, "a", "b", "c", "f"]  # f was dropped as late as e, by less
-    many = Race(names, ("a", "b", "c", "d", "e", "f"), (), {}, 12)
-    assert contenders(many, scores) == [PLAIN, "a", "b", "c", "f"]  # the four best of six, and FedAvg
-
-
 def test_a_seed_counts_where_it_ran_in_every_world(tmp_path: Path) -> None:
     work = advising(tmp_path, lambda trial: 0.5, cases=("v", "w"))
     work.tune()
     del work.ledger.outcomes["race", PLAIN, work.chosen[PLAIN], "w", 2]
-    found = work._scores([PLAIN, "other"], work.cases, "race")
+    found = work._scores([PLAIN, "other"], work.cases)
     assert (sorted(found[PLAIN]), sorted(found["other"])) == ([0, 1], [0, 1, 2, 3])
 
 
@@ -283,11 +269,7 @@ def test_a_trial_is_the_case_with_its_candidate_rate_and_seed(tmp_path: Path) ->
     work = advising(tmp_path, lambda trial: 0.5)
     work.first_seed = 500
     base = to.Experiment().but(**{"algorithm.local.optimizer.lr": 0.2})
-    skewed = base.but(**{"world.data.clients": 7})
-    case, candidate = (
-        RaceCase("w", "", base, skewed),
-        Candidate("c", "", {"algorithm.weighting": to.weighting.ByShare()}),
-    )
+    case, candidate = RaceCase("w", "", base), Candidate("c", "", {"algorithm.weighting": to.weighting.ByShare()})
 
     def made(part: str, settings: str = SAME, seed: int = 3) -> to.Experiment:
         return work._experiment(candidate, case, Trial(part, "c", settings, "w", seed))
@@ -296,9 +278,6 @@ def test_a_trial_is_the_case_with_its_candidate_rate_and_seed(tmp_path: Path) ->
     rates = [made("tune", settings).algorithm.local.optimizer.lr for settings in (LOW, SAME, HIGH)]
     assert rates == pytest.approx([0.2 / 3, 0.2, 0.6], rel=1e-2)
     assert made("race").world == base.world
-    away = made("turnout halved").world.participation
-    assert away == to.participation.Dropout(0.5, when_up=base.world.participation)
-    assert made("data more skewed").world.data.clients == 7
 
 
 def test_costs_are_means_over_runs_and_a_target_counts_where_all_reach_it() -> None:
@@ -369,10 +348,8 @@ def test_as_large_a_part_is_asked_as_the_log_asked_but_at_least_four(
 def test_a_shorter_case_has_its_events_at_the_same_part_of_the_run() -> None:
     events = (to.Join(client=1, round=30), to.Leave(client=2, round=45))
     base = to.Experiment(rounds=60).but(**{"world.events": events})
-    short = RaceCase("w", "", base, base).lasting(20)
-    assert short.skewed is not None
-    for made in (short.experiment, short.skewed):
-        assert (made.rounds, [e.round for e in made.world.events]) == (20, [10, 15])
+    made = RaceCase("w", "", base).lasting(20).experiment
+    assert (made.rounds, [e.round for e in made.world.events]) == (20, [10, 15])
 
 
 def test_a_given_experiment_races_with_plain_fedavg_and_its_own_local_training(tmp_path: Path) -> None:
@@ -386,15 +363,6 @@ def test_a_given_experiment_races_with_plain_fedavg_and_its_own_local_training(t
     assert (away.path, away.mode, away.reading.every) == (str(tmp_path / "log.csv"), "blocks", "1h")
     assert case.experiment.rounds == 7
     assert given_case(given, tmp_path / "log.csv", Reading(), rounds=4).experiment.rounds == 4
-
-
-def test_data_of_owners_is_not_made_more_skewed(tmp_path: Path) -> None:
-    given = to.Experiment(to.World(to.data.Digits(clients=5)))
-    owned = given.but(**{"world.data.partition": to.partition.Natural()})
-    assert given_case(owned, tmp_path / "log.csv", Reading()).skewed is None
-    made = given_case(given, tmp_path / "log.csv", Reading()).skewed
-    assert made is not None
-    assert made.world.data.partition == to.partition.Classes(per_client=1)
 
 
 def found_advice(folder: Path, accuracy: Accuracy, aim: str = "accuracy", seeds: int = 4) -> Advice:

@@ -6,7 +6,7 @@ cells.py                cells as numbers and times
 rounds.py               from rows to rounds: numbered rows, check-ins, stays
 fedscale.py             FedScale's availability trace
 
-fleet_participation.py  participation `fleet-log`, selection `as-fleet-log`, draws from a log compared with it
+fleet_participation.py  participation `fleet-log`, selection `as-fleet-log`
 fleet_model.py          a model of a log, from which participation is drawn; fit.py: how it is fitted
 groups.py               clients that are away together
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from turnout.fleet.fit import fit
 from turnout.fleet.fleet_model import EVERYONE, FleetModel
-from turnout.fleet.fleet_participation import LogComparison
 from turnout.fleet.reading import Reading
 from turnout.world.log import DAY, ParticipationLog
 from turnout.world.log_statistics import presence, runs, share
@@ -295,11 +294,9 @@ def _inline(settings: dict[str, Any]) -> str:
     return "{" + ", ".join(f"{name} = {cell}" for name, cell in cells.items() if cell != "{}") + "}"
 
 
-def as_json(found: Diagnosis, parts: list[PartToTry], comparison: LogComparison | None) -> str:
+def as_json(found: Diagnosis, parts: list[PartToTry]) -> str:
     """A diagnosis as JSON; unknown numbers are null."""
     whole = asdict(found) | {"parts_to_try": [asdict(part) for part in parts]}
-    if comparison is not None:
-        whole["drawn"] = asdict(comparison)
     return json.dumps(_without_nan(whole), indent=1, ensure_ascii=False) + "\n"
 
 

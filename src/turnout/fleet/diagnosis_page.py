@@ -8,14 +8,13 @@ import numpy as np
 from markupsafe import Markup
 
 from turnout.fleet.diagnosis import WEEKDAYS, Diagnosis, PartToTry
-from turnout.fleet.diagnosis_text import comparison_rows, facts, sentences
-from turnout.fleet.fleet_participation import LogComparison
+from turnout.fleet.diagnosis_text import facts, sentences
 from turnout.fleet.groups import Groups
 from turnout.machine.files import write_whole
 from turnout.running.charts.bars import bars, histogram
 from turnout.running.charts.heat import HeatMap, turnout_map
 from turnout.running.charts.lines import Series, line_chart
-from turnout.running.charts.page import charts_section, renderer, trusted, whole_page
+from turnout.running.charts.page import charts_section, renderer, whole_page
 from turnout.running.charts.svg import sheet
 from turnout.world.log import ParticipationLog
 
@@ -28,7 +27,6 @@ def write_fleet_page(
     found: Diagnosis,
     groups: Groups,
     parts: list[PartToTry],
-    comparison: LogComparison | None,
 ) -> None:
     """Write the diagnosis as a page."""
     sections: list[Markup] = [
@@ -37,14 +35,6 @@ def write_fleet_page(
         *charts_section("Turnout", _turnout_charts(found)),
         *charts_section("Clients", _client_charts(log, found)),
     ]
-    if comparison is not None:
-        note = (
-            f"Statistics of the log, and of participation drawn from it: blocks of {comparison.stretch} rounds "
-            "(blocks) and the fitted model (fitted), means over three seeds."
-        )
-        values = {"rows": comparison_rows(comparison), "charts": trusted([_hours_chart(comparison)])}
-        columns = ("log", "blocks", "fitted")
-        sections.append(render("likeness.html", title="Drawn from the log", note=note, columns=columns, **values))
     page = whole_page(
         title=f"The fleet of {Path(found.path).name}",
         notes=[f"Assumed: {words}." for words in found.assumed],
@@ -55,11 +45,9 @@ def write_fleet_page(
     write_whole(path, page)
 
 
-def write_fleet_picture(path: Path, log: ParticipationLog, found: Diagnosis, comparison: LogComparison | None) -> None:
+def write_fleet_picture(path: Path, log: ParticipationLog, found: Diagnosis) -> None:
     """Write the charts of the diagnosis as one SVG."""
     charts = [*_turnout_charts(found), *_client_charts(log, found)]
-    if comparison is not None:
-        charts.append(_hours_chart(comparison))
     write_whole(path, sheet([chart for chart in charts if chart]))
 
 
@@ -110,12 +98,3 @@ def _client_charts(log: ParticipationLog, found: Diagnosis) -> list[str]:
     if found.complete < 1:
         charts.append(histogram(work, "Visits by work done", "percent", "share of the work", ends=(0.0, 1.0)))
     return charts
-
-
-def _hours_chart(found: LogComparison) -> str:
-    if not found.log.by_hour:
-        return ""
-    modes = [("log", found.log), ("blocks", found.blocks), ("fitted", found.fitted)]
-    hours = np.arange(float(len(found.log.by_hour)))
-    series = [Series(name, hours, np.array(one.by_hour), i) for i, (name, one) in enumerate(modes)]
-    return line_chart(series, "Turnout by round of the day", x_label="round of the day", unit="percent")

@@ -9,19 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from turnout.fleet.diagnosis import Diagnosis, OutageNote, PartToTry
-from turnout.fleet.fleet_participation import LogComparison
 from turnout.running.charts.units import duration, show, sparkline
 
 NAMED = 6  # clients of a list
-NAMES = {
-    "turnout": "turnout",
-    "work": "work of those who came",
-    "stay": "a stay, in rounds",
-    "away": "an absence, in rounds",
-    "uneven": "spread of clients' own turnouts",
-    "together": "how alike absences are (correlation)",
-    "by_round": "spread of the turnout over rounds",
-}
 
 
 def facts(found: Diagnosis) -> list[tuple[str, str]]:
@@ -87,21 +77,7 @@ def _names(names: tuple[str, ...]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def comparison_rows(found: LogComparison) -> list[tuple[str, list[str]]]:
-    """(statistic, [log, blocks, fitted]), as shown."""
-    rows = []
-    for field, name in NAMES.items():
-        values = [getattr(one, field) for one in (found.log, found.blocks, found.fitted)]
-        percent = field in ("turnout", "work")
-        rows.append((name, [show(value, "percent") if percent else f"{value:.3g}" for value in values]))
-    if found.log.by_hour:
-        hours = np.array(found.log.by_hour)
-        apart = [float(np.abs(np.array(one.by_hour) - hours).max()) for one in (found.blocks, found.fitted)]
-        rows.append(("largest difference at an hour of the day", ["", *(show(value, "percent") for value in apart)]))
-    return rows
-
-
-def as_text(found: Diagnosis, parts: list[PartToTry], comparison: LogComparison | None) -> Iterator[Text | Table]:
+def as_text(found: Diagnosis, parts: list[PartToTry]) -> Iterator[Text | Table]:
     """The diagnosis for a terminal, piece by piece."""
     for words in found.assumed:
         yield Text(f"assumed: {words}", style="dim")
@@ -118,18 +94,7 @@ def as_text(found: Diagnosis, parts: list[PartToTry], comparison: LogComparison 
     yield Text()
     yield from (Text(words) for words in sentences(found))
     yield Text()
-    yield _table("parts to try", ("setting", "because"), [(part.setting, part.why) for part in parts])
-    if comparison is not None:
-        yield Text()
-        title = f"draws from the log, beside it (blocks of {comparison.stretch} rounds)"
-        rows = [(name, *values) for name, values in comparison_rows(comparison)]
-        yield _table(title, ("", "log", "blocks", "fitted"), rows, right=True)
-
-
-def _table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]], right: bool = False) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="bold")
-    for i, name in enumerate(header):
-        table.add_column(name, justify="right" if right and i else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
+    table = Table("setting", "because", box=None, padding=(0, 2, 0, 0), title="parts to try", title_justify="left")
+    for part in parts:
+        table.add_row(part.setting, part.why)
+    yield table

@@ -1,6 +1,6 @@
 """Which method suits a fleet: from its log to a recommended experiment, and how certain that is.
 
-advise.py       `advise`: from a log and an experiment to an advice; tuning, the race, hinges: read this first
+advise.py       `advise`: from a log and an experiment to an advice; tuning, the race: read this first
 candidates.py   the methods that race; aims.py: what they are judged by
 cases.py        the worlds in which candidates race
 race.py         the state of the race, when a candidate is dropped, and the display

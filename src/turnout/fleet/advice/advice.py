@@ -31,20 +31,6 @@ render = renderer("turnout.fleet.advice")
 
 
 @dataclass(frozen=True)
-class Hinge:
-    """The contenders in a world with one change.
-
-    what     the change
-    ranking  of the contenders
-    seeds    that were compared
-    """
-
-    what: str
-    ranking: Ranking
-    seeds: int
-
-
-@dataclass(frozen=True)
 class RankedCandidate:
     """A candidate in the ranking.
 
@@ -118,7 +104,7 @@ def cost_of(found: RunOutcomes, plain: RunOutcomes, judge: Judge, rounds: int) -
 
 @dataclass(frozen=True)
 class Advice:
-    """Which method suits a fleet, how certain that is, and what it hinges on.
+    """Which method suits a fleet, and how certain that is.
 
     folder      of the advice
     facts       about the log
@@ -131,7 +117,6 @@ class Advice:
     race        the state of the race at its end
     scores      by candidate and seed
     by_case     the same in each world
-    hinges      the contenders in changed worlds
     outcomes    by candidate, world and seed
     spent       seconds
     budget      seconds
@@ -149,7 +134,6 @@ class Advice:
     race: Race
     scores: Scores
     by_case: Mapping[str, Scores]
-    hinges: Sequence[Hinge]
     outcomes: Mapping[str, RunOutcomes]
     spent: float
     budget: float
@@ -246,16 +230,10 @@ class Advice:
             found[case] = compare({n: {s: scores[n][s] for s in seeds} for n in names})
         return found
 
-    def hinge_sentences(self) -> list[str]:
-        """What the answer hinges on."""
-        worlds = self.worlds() if len(self.cases) > 1 and self.race.seeds else {}  # after a first look at the race
-        found = [f"in the {name} world: {words}" for name, ranking in worlds.items() if (words := ranking.sentence())]
-        for hinge in self.hinges:
-            best = hinge.ranking.best
-            stays = " (as here)" if best is not None and best == self.best else ""
-            found.append(f"{hinge.what}: {hinge.ranking.sentence()}{stays}")
-        missing = {"turnout halved", "data more skewed"} - {h.what for h in self.hinges}
-        return found + [f"{what}: not tried" for what in sorted(missing)]
+    def world_sentences(self) -> list[str]:
+        """The answer in each world, after a first look at the race."""
+        worlds = self.worlds() if len(self.cases) > 1 and self.race.seeds else {}
+        return [f"in the {name} world: {words}" for name, ranking in worlds.items() if (words := ranking.sentence())]
 
     def cost(self) -> Cost | None:
         """The cost of the recommended method in the worlds of the race; None before any run."""
@@ -316,9 +294,6 @@ class Advice:
                 for row in self.rows()
             ],
             "worlds": {name: ranking.sentence() for name, ranking in self.worlds().items()},
-            "hinges": {
-                h.what: {"said": h.ranking.sentence(), "best": h.ranking.best, "seeds": h.seeds} for h in self.hinges
-            },
             "cost": None if cost is None else cost.__dict__,
             "warnings": list(self.warnings),
             "not_tried": self.not_tried(),

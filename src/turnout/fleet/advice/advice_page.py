@@ -1,4 +1,4 @@
-"""The files of an advice: its page with the answer, the ranking, hinges, costs and method; the experiment; the data."""
+"""The files of an advice: its page with the answer, the ranking, worlds, costs and method; the experiment; the data."""
 
 from __future__ import annotations
 
@@ -44,10 +44,7 @@ def page(advice: Advice) -> str:
         [Series("turnout", np.arange(1, facts.rounds + 1, dtype=float), np.nan_to_num(facts.turnout_by_round))],
         "Turnout in the log", "round", "percent",
     )  # fmt: skip
-    hinges = (
-        "The same contenders, with the settings they were tuned to, and one thing changed. Worlds are looked at "
-        "afterwards, one by one, so outside the bound of the race."
-    )
+    afterwards = "Worlds are looked at afterwards, one by one, so outside the bound of the race."
     curves = [_curve(advice, case.name) for case in advice.cases]
     return whole_page(
         title=f"Advice for {facts.path}",
@@ -66,7 +63,7 @@ def page(advice: Advice) -> str:
         sections=[
             _ranking(advice),
             *([_section("Over the rounds", charts=trusted(curves))] if any(curves) else []),
-            _section("What the answer hinges on", hinges, listed=advice.hinge_sentences()),
+            *([_section("World by world", afterwards, listed=worlds)] if (worlds := advice.world_sentences()) else []),
             _section(f"What {advice.recommended} costs", listed=advice.cost_sentences()),
             _section("What the log says", listed=summary(facts), charts=trusted([chart])),
             _method(advice),

@@ -1,4 +1,4 @@
-"""Advice from a fleet's log: read it, tune every candidate, race them, find what the answer hinges on."""
+"""Advice from a fleet's log: read it, tune every candidate, race them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.fleet import Reading, read_fleet
-from turnout.fleet.advice.advice import Advice, Hinge
+from turnout.fleet.advice.advice import Advice
 from turnout.fleet.advice.advice_page import write_advice
 from turnout.fleet.advice.aims import Judge, find_aim
 from turnout.fleet.advice.candidates import PLAIN, Candidate, given_candidates, known_candidates, with_rate
 from turnout.fleet.advice.cases import ROUNDS, RaceCase, given_case, stand_ins
-from turnout.fleet.advice.race import LOOKS, Race, RaceBoard, Scores, mean
+from turnout.fleet.advice.race import LOOKS, Race, RaceBoard, Scores
 from turnout.fleet.advice.race_plan import FIRST_TUNING_SEED, RACING, TUNING_ENDS, RacePlan, planned
 from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers, refuse_full
 from turnout.fleet.diagnosis import Diagnosis, diagnose
@@ -30,10 +30,8 @@ from turnout.running.plan import PlannedRun, can_travel
 from turnout.running.tracks.building import log_matches
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.weights import Weights
-from turnout.statistics import compare
 
-TUNE, RACE, HALVED, SKEWED = "tune", "race", "turnout halved", "data more skewed"
-HINGE_SEEDS, CONTENDERS = 8, 5
+TUNE, RACE = "tune", "race"
 
 
 def advise(
@@ -50,7 +48,6 @@ def advise(
     rounds: int | None = None,
     seeds: int | None = None,
     tune: bool = True,
-    hinges: bool = True,
     first_seed: int = 0,
     jobs: int | None = None,
     quiet: bool = False,
@@ -68,7 +65,6 @@ def advise(
     rounds      of a run, instead of the experiment's
     seeds       the most that are raced, whatever the budget
     tune        whether learning rates are tuned
-    hinges      whether it is tried what the answer hinges on
     first_seed  seeds are counted from here: another one repeats the whole advice with other draws
     jobs        runs side by side; None: one a core
     """
@@ -122,7 +118,7 @@ def advise(
             board.say([f"· {words}" for words in summary(facts)])
             work = AdviceWork(
                 able, cases, Judge.of(wanted, cases[0].experiment.task), plan, ledger, workers, board,
-                budget_seconds, started - ledger.spent, seeds or LOOKS[-1], hinges, first_seed,
+                budget_seconds, started - ledger.spent, seeds or LOOKS[-1], first_seed,
             )  # fmt: skip
             advice = replace(work.advice(facts, refused, folder), warnings=track.warnings)
     write_advice(advice)
@@ -150,14 +146,14 @@ def _able(
 
 @dataclass
 class AdviceWork:
-    """The work of one advice: tune every candidate in the same way, race them, and run the contenders under changed
-    conditions. All outcomes are in the ledger, so it can be stopped at any time.
+    """The work of one advice: tune every candidate in the same way, and race them.
+
+    All outcomes are in the ledger, so it can be stopped at any time.
 
     candidates, cases, judge, plan, ledger, workers, board   what it works with
     budget       seconds it may take
     started      when it began, by time.monotonic
     most_seeds   that are raced
-    ask_further  whether contenders run under changed conditions
     first_seed   seeds are counted from here
     chosen       the tuned settings of each candidate
     """
@@ -172,7 +168,6 @@ class AdviceWork:
     budget: float
     started: float
     most_seeds: int
-    ask_further: bool
     first_seed: int
     chosen: dict[str, str] = field(default_factory=dict)
 
@@ -182,7 +177,6 @@ class AdviceWork:
     def advice(self, facts: Diagnosis, refused: Mapping[str, str], folder: Path) -> Advice:
         self.tune()
         race, scores = self.race()
-        hinges = [self.hinge(race, scores, what) for what in (HALVED, SKEWED) if self.ask_further]
         outcomes: dict[str, dict[tuple[str, int], TrialOutcome]] = {name: {} for name in race.names}
         for name in race.names:
             for case in self.cases:
@@ -201,8 +195,7 @@ class AdviceWork:
             refused=dict(refused),
             race=race,
             scores=scores,
-            by_case={case.name: self._scores(race.names, [case], RACE) for case in self.cases},
-            hinges=[hinge for hinge in hinges if hinge is not None],
+            by_case={case.name: self._scores(race.names, [case]) for case in self.cases},
             outcomes=outcomes,
             spent=self.spent(),
             budget=self.budget,
@@ -274,7 +267,7 @@ class AdviceWork:
             self.board.show_race(race)
             step = f"racing {len(race.running)} candidates to seed {look}"
             done = self._run(trials, step, lambda: self.spent() > RACING * self.budget)
-            scores = {**scores, **self._scores(race.running, self.cases, RACE)}
+            scores = {**scores, **self._scores(race.running, self.cases)}
             if not done:
                 break
             race = race.looked_at({n: scores[n] for n in race.running}, look)
@@ -283,38 +276,17 @@ class AdviceWork:
         self.board.show_race(race)
         return race, scores
 
-    def _scores(self, names: Iterable[str], cases: Sequence[RaceCase], part: str) -> dict[str, dict[int, float]]:
+    def _scores(self, names: Iterable[str], cases: Sequence[RaceCase]) -> dict[str, dict[int, float]]:
         """The mean score over cases of every seed that ran in all of them."""
         found: dict[str, dict[int, float]] = {}
         for name in names:
             found[name] = {}
             for seed in range(FIRST_TUNING_SEED):
-                trials = [Trial(part, name, self.chosen[name], case.name, seed) for case in cases]
+                trials = [Trial(RACE, name, self.chosen[name], case.name, seed) for case in cases]
                 if not all(trial in self.ledger.outcomes for trial in trials):
                     break
                 found[name][seed] = fmean(self.judge.score(self.ledger.outcomes[trial], trial.case) for trial in trials)
         return found
-
-    def hinge(self, race: Race, scores: Scores, what: str) -> Hinge | None:
-        """The contenders again, in the same world but for one change."""
-        cases = [c for c in self.cases if what == HALVED or c.skewed is not None]
-        names = contenders(race, scores)
-        if not cases or len(names) < 2:
-            return None
-        trials = [
-            Trial(what, name, self.chosen[name], case.name, seed)
-            for seed in range(HINGE_SEEDS)
-            for name in names
-            for case in cases
-        ]
-        share = 0.5 if what == HALVED else 1.0
-        until = self.spent() + share * max(0.0, self.budget - self.spent())
-        self._run(trials, f"what if: {what}", lambda: self.spent() > until)
-        found = self._scores(names, cases, what)
-        seeds = set.intersection(*(set(v) for v in found.values()))
-        if len(seeds) < 2:
-            return None
-        return Hinge(what, compare({n: {s: v[s] for s in seeds} for n, v in found.items()}), len(seeds))
 
     def _run(self, trials: Sequence[Trial], step: str, stop: Callable[[], bool]) -> bool:
         """Run the trials that are not in the ledger yet; whether all are there now."""
@@ -330,16 +302,5 @@ class AdviceWork:
         return done == len(missing)
 
     def _experiment(self, candidate: Candidate, case: RaceCase, trial: Trial) -> Experiment:
-        base = case.halved() if trial.part == HALVED else case.experiment
-        if trial.part == SKEWED and case.skewed is not None:
-            base = case.skewed
-        return with_rate(candidate.on(base), self.plan.rate(trial.settings)).but(seed=self.first_seed + trial.seed)
-
-
-def contenders(race: Race, scores: Scores) -> list[str]:
-    """The candidates worth further runs: the best that are running, plain FedAvg, and the last that were dropped."""
-    means = {name: mean(scores[name]) for name in race.names if scores.get(name)}
-    best = sorted(race.running, key=lambda name: -means.get(name, -math.inf))[: CONTENDERS - 1]
-    others = [d.name for d in sorted(race.dropped, key=lambda d: (-d.after, -d.gap))]
-    wanted = dict.fromkeys([*best, *([PLAIN] if PLAIN in means and PLAIN not in race.same else []), *others])
-    return [name for name in race.names if name in list(wanted)[:CONTENDERS]]
+        made = with_rate(candidate.on(case.experiment), self.plan.rate(trial.settings))
+        return made.but(seed=self.first_seed + trial.seed)

@@ -18,7 +18,7 @@ import numpy as np
 
 import turnout.models as models
 from turnout.data import Digits
-from turnout.data.partition import Classes, Clustered, Dirichlet, Natural, Partition
+from turnout.data.partition import Classes, Clustered, Dirichlet, Partition
 from turnout.errors import UserError
 from turnout.experiment import Algorithm, Evaluate, Experiment, World
 from turnout.fleet import ParticipationLog, Reading
@@ -30,7 +30,6 @@ from turnout.parts.selection import Everyone, Fraction, Selection
 from turnout.settings import InProcess
 from turnout.world.events import Events, Join, Leave
 from turnout.world.log import HEADER
-from turnout.world.participation import Dropout
 
 MOST_CLIENTS = 40  # stand-ins: the digits are enough for so many
 ROUNDS = 60  # of a run on stand-ins
@@ -45,13 +44,11 @@ class RaceCase:
     name        in tables
     about       in a few words
     experiment  with plain FedAvg
-    skewed      the same with more skewed data, if that can be made
     """
 
     name: str
     about: str
     experiment: Experiment
-    skewed: Experiment | None = None
 
     def lasting(self, rounds: int) -> RaceCase:
         """The same with so many rounds; joins and leaves are at the same part of the run."""
@@ -62,14 +59,7 @@ class RaceCase:
             replace(event, round=max(1, int(event.round * part))) if isinstance(event, Join | Leave) else event
             for event in self.experiment.world.events
         )
-        changed = {"world.events": events}
-        skewed = None if self.skewed is None else self.skewed.but(rounds=rounds, **changed)
-        return replace(self, experiment=self.experiment.but(rounds=rounds, **changed), skewed=skewed)
-
-    def halved(self) -> Experiment:
-        """With half the turnout: each client that would come is absent with probability 1/2."""
-        away = Dropout(0.5, when_up=self.experiment.world.participation)
-        return self.experiment.but(**{"world.participation": away})
+        return replace(self, experiment=self.experiment.but(rounds=rounds, **{"world.events": events}))
 
 
 def given_case(experiment: Experiment, log: Path, reading: Reading, rounds: int | None = None) -> RaceCase:
@@ -82,10 +72,7 @@ def given_case(experiment: Experiment, log: Path, reading: Reading, rounds: int 
     base = base.but(**{"world.participation": FleetLog(str(log), mode="blocks", reading=reading)})
     evaluate = replace(base.evaluate, every=base.rounds, personal=True)
     base = base.but(evaluate=evaluate, runtime=base.runtime.on_threads(1))
-    divided = getattr(base.world.data, "partition", None)
-    can_skew = divided is not None and not isinstance(divided, Natural)
-    skewed = base.but(**{"world.data.partition": Classes(per_client=1)}) if can_skew else None
-    return RaceCase("yours", "your data and model", base, skewed).lasting(rounds or experiment.rounds)
+    return RaceCase("yours", "your data and model", base).lasting(rounds or experiment.rounds)
 
 
 def stand_ins(log: ParticipationLog, facts: Diagnosis, folder: Path, rounds: int = ROUNDS) -> list[RaceCase]:
@@ -118,8 +105,7 @@ def stand_ins(log: ParticipationLog, facts: Diagnosis, folder: Path, rounds: int
             evaluate=Evaluate(every=rounds, personal=True),
             runtime=InProcess(device="cpu", threads=1),
         )
-        skewed = base.but(**{"world.data.partition": Classes(per_client=1)}) if name != "harsh" else None
-        cases.append(RaceCase(name, about, base, skewed))
+        cases.append(RaceCase(name, about, base))
     return cases
 
 

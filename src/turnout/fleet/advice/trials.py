@@ -65,7 +65,7 @@ class TrialOutcome:
 class Trial(NamedTuple):
     """One run to make.
 
-    part       of the advice that it is for: tuning, the race, or a hinge
+    part       of the advice that it is for: tuning, or the race
     candidate  its name
     settings   its tuned settings
     case       the world it runs in
