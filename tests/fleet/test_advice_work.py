@@ -15,11 +15,9 @@ import turnout as to
 from turnout.fleet import ParticipationLog, Reading, read_fleet
 from turnout.fleet.advice.advice import Advice, cost_of
 from turnout.fleet.advice.advise import AdviceWork, _able
-from turnout.fleet.advice.aims import AIMS, Judge
-from turnout.fleet.advice.candidates import PLAIN, Candidate, known_candidates, own_layers
+from turnout.fleet.advice.candidates import AIMS, PLAIN, Candidate, Judge, known_candidates, own_layers
 from turnout.fleet.advice.cases import RaceCase, _selection, chosen_clients, events_of, given_case
-from turnout.fleet.advice.race import LOOKS, Race, RaceBoard
-from turnout.fleet.advice.race_plan import RacePlan, fitting
+from turnout.fleet.advice.race import LOOKS, Race, RaceBoard, RacePlan, fitting
 from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers, _rounds, measure
 from turnout.fleet.diagnosis import diagnose
 from turnout.parts.selection import Everyone, Fraction

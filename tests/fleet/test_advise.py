@@ -15,10 +15,9 @@ import turnout as to
 from known_fleets import KNOWN, KnownFleet
 from turnout.cli import main
 from turnout.fleet import Reading, read_fleet
-from turnout.fleet.advice.aims import AIMS, Judge
+from turnout.fleet.advice.candidates import AIMS, Judge
 from turnout.fleet.advice.cases import stand_ins
-from turnout.fleet.advice.race import LOOKS, Race
-from turnout.fleet.advice.race_plan import fitting, timed
+from turnout.fleet.advice.race import LOOKS, Race, fitting, timed
 from turnout.fleet.advice.trials import TrialOutcome, measure
 from turnout.fleet.diagnosis import diagnose
 from turnout.fleet.example import ExampleFleet

@@ -11,7 +11,7 @@ import turnout as to
 from turnout.cli import main
 from turnout.fleet import ParticipationLog, Reading, read_fleet
 from turnout.fleet.diagnosis import Diagnosis, diagnose, parts_to_try
-from turnout.fleet.diagnosis_text import sentences
+from turnout.fleet.diagnosis_page import sentences
 from turnout.fleet.example import ExampleFleet
 from turnout.running.config.read import with_setting
 
@@ -41,7 +41,7 @@ def test_the_diagnosis_finds_what_was_put_in(found: Diagnosis) -> None:
     assert len(found.hardly_there) == 8
     assert found.hardly_mass == pytest.approx(8 * 600 / ExampleFleet().examples().sum())
     assert found.outages is not None
-    assert (found.outages.times, found.outages.rounds) == (1, 12)  # the server was down from 9 to 21
+    assert (found.outages.episodes, found.outages.rounds) == (1, 12)  # the server was down from 9 to 21
     assert "The whole fleet: out once, 12 rounds in all." in sentences(found)
     assert len(found.groups) == 2
     for town, group in zip(("shore", "hill"), found.groups, strict=True):

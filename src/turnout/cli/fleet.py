@@ -80,9 +80,8 @@ def fleet(
 def _describe(log: Path, reading: Reading, out: Path | None, json: Path | None, csv: Path | None) -> None:
     from turnout.fleet import read_fleet
     from turnout.fleet.diagnosis import as_json, diagnose, parts_to_try
-    from turnout.fleet.diagnosis_page import write_fleet_page, write_fleet_picture
-    from turnout.fleet.diagnosis_text import as_text
-    from turnout.fleet.fit import fit
+    from turnout.fleet.diagnosis_page import as_text, write_fleet_page, write_fleet_picture
+    from turnout.fleet.fleet_model import fit
     from turnout.fleet.read_log import with_run_examples
     from turnout.machine.files import replacing, write_whole
     from turnout.machine.terminal import console

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from turnout.machine.files import check_destination
 if TYPE_CHECKING:
     from rich.table import Table
 
+EMNIST_PARTS = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
 HEADING = """An experiment for turnout, from the recipe {recipe}. Run it with: turnout run {file}
 A setting that is left out has its default; `turnout list` shows the settings of every kind. A part of your own is
 written as its path: kind = "package.module:Name"."""
@@ -86,12 +88,17 @@ def data(
 
     from turnout.data import find_data_dir
     from turnout.data.cifar import CIFAR10_FILES, CIFAR100_FILES
-    from turnout.data.files import locate
-    from turnout.data.mnist import EMNIST_ARCHIVE, FASHION_FILES, MNIST_FILES
+    from turnout.data.files import PublicSet, locate
+    from turnout.data.mnist import EMNIST_ARCHIVE, EMNIST_LABELS, FASHION_FILES, MNIST_FILES
     from turnout.machine.terminal import console
 
     folder = find_data_dir(data_dir)
     say(f"data folder: {folder}{'' if folder.is_dir() else ' (does not exist yet)'}", stderr=False)
+
+    def all_of(names: Sequence[str], wanted: PublicSet) -> Path | None:
+        """The path of the first of these files if all of them exist."""
+        found = [locate(name, [folder / sub for sub in wanted.folders]) for name in names]
+        return found[0] if all(found) else None
 
     def state(found: Path | None, files: str, place: Path) -> Text:
         if found is not None:
@@ -100,8 +107,13 @@ def data(
 
     table = _table("public data sets")
     for wanted in (MNIST_FILES, FASHION_FILES, EMNIST_ARCHIVE):
-        found = [locate(file.name, [folder / sub for sub in wanted.folders]) for file in wanted.files]
-        table.add_row(wanted.title, state(found[0] if all(found) else None, wanted.names(), folder / wanted.folders[0]))
+        found, splits = all_of([file.name for file in wanted.files], wanted), {}
+        for split in EMNIST_LABELS if wanted is EMNIST_ARCHIVE and not found else ():
+            files = [f"emnist-{split}-{part}-ubyte.gz" for part in EMNIST_PARTS]
+            if (path := all_of(files, EMNIST_ARCHIVE)) is not None:
+                splits[split] = path
+        words = state(found or next(iter(splits.values()), None), wanted.names(), folder / wanted.folders[0])
+        table.add_row(wanted.title, words.append(f" ({', '.join(splits)})" if splits else ""))
     for layout in (CIFAR10_FILES, CIFAR100_FILES):
         unpacked = [folder / layout.folder, folder / layout.archive.name.split("-binary")[0] / layout.folder]
         archive = locate(layout.archive.name, [folder, *(folder / sub for sub in ("cifar", "cifar10", "cifar100"))])

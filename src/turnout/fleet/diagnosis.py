@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.fleet.fit import fit
-from turnout.fleet.fleet_model import EVERYONE, FleetModel
+from turnout.fleet.fleet_model import EVERYONE, FleetModel, Outages, fit
 from turnout.fleet.reading import Reading
 from turnout.world.log import DAY, ParticipationLog
 from turnout.world.log_statistics import presence, runs, share
@@ -47,18 +46,6 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class OutageNote:
-    """The outages of a group, or of the fleet.
-
-    times   how often it was out
-    rounds  for how many rounds in all
-    """
-
-    times: int
-    rounds: int
-
-
-@dataclass(frozen=True)
 class GroupNote:
     """Clients that are away together.
 
@@ -71,7 +58,7 @@ class GroupNote:
     clients: tuple[str, ...]
     like: float
     turnout: float
-    outages: OutageNote | None
+    outages: Outages | None
 
 
 @dataclass(frozen=True)
@@ -112,7 +99,7 @@ class Diagnosis:
     stay: Lengths
     away: Lengths
     groups: tuple[GroupNote, ...]
-    outages: OutageNote | None
+    outages: Outages | None
     hardly_there: tuple[str, ...]
     hardly_mass: float | None
     joined: tuple[tuple[str, int], ...]
@@ -172,11 +159,11 @@ def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosi
                 tuple(log.names[i] for i in model.groups.members(g)),
                 model.groups.like_G[g],
                 float(share_M[model.groups.members(g)].mean()),
-                _outage(model, g),
+                model.outages.get(g),
             )
             for g in range(model.groups.count)
         ),
-        outages=_outage(model, EVERYONE),
+        outages=model.outages.get(EVERYONE),
         hardly_there=tuple(log.names[i] for i in np.flatnonzero(hardly_M)),
         hardly_mass=hardly_mass,
         joined=tuple((log.names[i], int(log.joined_M[i])) for i in np.flatnonzero(log.joined_M > 0)),
@@ -206,11 +193,6 @@ def _by_time(
         return ()
     place_T = (log.start_T // unit + first).astype(np.int64) % count
     return tuple(share(np.bincount(place_T, came_T, count), np.bincount(place_T, asked_T, count)).tolist())
-
-
-def _outage(model: FleetModel, group: int) -> OutageNote | None:
-    found = model.outages.get(group)
-    return None if found is None else OutageNote(found.episodes, found.rounds)
 
 
 @dataclass(frozen=True)

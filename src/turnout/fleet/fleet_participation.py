@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from turnout.fleet.fit import fit
-from turnout.fleet.fleet_model import FleetModel
+from turnout.fleet.fleet_model import FleetModel, fit
 from turnout.fleet.read_log import read_fleet
 from turnout.fleet.reading import Reading
 from turnout.parts.selection import AsLogged

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from turnout.errors import UserError
-from turnout.fleet.cells import TimeReader, column_of, count, share, whole
 from turnout.fleet.fedscale import is_pickle, read_availability
-from turnout.fleet.reading import Reading
+from turnout.fleet.reading import Reading, TimeReader, column_of, count, share, whole
 from turnout.fleet.rounds import Form, LogRows, log_of_rows
 from turnout.machine.table_files import TableBlock, TableFile, open_table
 from turnout.running.records.records import Records

@@ -13,11 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from turnout.experiment import Experiment
-from turnout.fleet.advice.aims import NEARLY, Judge
-from turnout.fleet.advice.candidates import NOT_TRIED, PLAIN, Candidate, with_rate
+from turnout.fleet.advice.candidates import NEARLY, NOT_TRIED, PLAIN, Candidate, Judge, with_rate
 from turnout.fleet.advice.cases import RaceCase
-from turnout.fleet.advice.race import BOUND, Race, Scores, mean
-from turnout.fleet.advice.race_plan import RacePlan
+from turnout.fleet.advice.race import BOUND, Race, RacePlan, Scores, mean
 from turnout.fleet.advice.trials import TrialOutcome
 from turnout.fleet.diagnosis import Diagnosis
 from turnout.running.charts.page import renderer

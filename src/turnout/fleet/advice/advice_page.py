@@ -11,7 +11,7 @@ from markupsafe import Markup
 from turnout.fleet.advice.advice import Advice
 from turnout.fleet.advice.candidates import PLAIN
 from turnout.fleet.advice.race import BOUND
-from turnout.fleet.diagnosis_text import summary
+from turnout.fleet.diagnosis_page import summary
 from turnout.machine.files import write_whole
 from turnout.running.charts.axes import make_axis
 from turnout.running.charts.lines import Series, line_chart

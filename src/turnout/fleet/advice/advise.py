@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,14 +15,30 @@ from turnout.experiment import Experiment
 from turnout.fleet import Reading, read_fleet
 from turnout.fleet.advice.advice import Advice
 from turnout.fleet.advice.advice_page import write_advice
-from turnout.fleet.advice.aims import Judge, find_aim
-from turnout.fleet.advice.candidates import PLAIN, Candidate, given_candidates, known_candidates, with_rate
+from turnout.fleet.advice.candidates import (
+    PLAIN,
+    Candidate,
+    Judge,
+    find_aim,
+    given_candidates,
+    known_candidates,
+    with_rate,
+)
 from turnout.fleet.advice.cases import ROUNDS, RaceCase, given_case, stand_ins
-from turnout.fleet.advice.race import LOOKS, Race, RaceBoard, Scores
-from turnout.fleet.advice.race_plan import FIRST_TUNING_SEED, RACING, TUNING_ENDS, RacePlan, planned
+from turnout.fleet.advice.race import (
+    FIRST_TUNING_SEED,
+    LOOKS,
+    RACING,
+    TUNING_ENDS,
+    Race,
+    RaceBoard,
+    RacePlan,
+    Scores,
+    planned,
+)
 from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers, refuse_full
 from turnout.fleet.diagnosis import Diagnosis, diagnose
-from turnout.fleet.diagnosis_text import summary
+from turnout.fleet.diagnosis_page import summary
 from turnout.fleet.reading import seconds as seconds_of
 from turnout.machine.threads import cores
 from turnout.running.folder import held, make_folder, new_folder
@@ -171,6 +187,10 @@ class AdviceWork:
     first_seed: int
     chosen: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def worlds(self) -> list[str]:
+        return [case.name for case in self.cases]
+
     def spent(self) -> float:
         return time.monotonic() - self.started
 
@@ -179,11 +199,9 @@ class AdviceWork:
         race, scores = self.race()
         outcomes: dict[str, dict[tuple[str, int], TrialOutcome]] = {name: {} for name in race.names}
         for name in race.names:
-            for case in self.cases:
-                for seed in scores[name]:
-                    outcome = self.ledger.outcomes.get(Trial(RACE, name, self.chosen[name], case.name, seed))
-                    if outcome:
-                        outcomes[name][case.name, seed] = outcome
+            for world, seed in product(self.worlds, scores[name]):
+                if outcome := self.ledger.outcomes.get(Trial(RACE, name, self.chosen[name], world, seed)):
+                    outcomes[name][world, seed] = outcome
         return Advice(
             folder=folder,
             facts=facts,
@@ -203,66 +221,44 @@ class AdviceWork:
 
     def tune(self) -> None:
         """Choose every candidate's settings, on seeds that do not race, and the target of the judge."""
+        names, outcomes = [c.name for c in self.candidates], self.ledger.outcomes
         if self.plan.tuning_seeds:
-            rates = self.plan.settings()
-            by_seed = {
-                seed: [
-                    Trial(TUNE, c.name, s, case.name, seed)
-                    for c in self.candidates
-                    for s in rates
-                    for case in self.cases
-                ]
+            by_seed = [
+                [Trial(TUNE, *one, seed) for one in product(names, self.plan.settings(), self.worlds)]
                 for seed in self.plan.seeds
-            }
-            step = f"tuning the learning rate of {len(self.candidates)} candidates"
-            trials = [trial for of_seed in by_seed.values() for trial in of_seed]
-            self._run(trials, step, lambda: self.spent() > TUNING_ENDS * self.budget)
-            whole = [all(trial in self.ledger.outcomes for trial in of_seed) for of_seed in by_seed.values()]
+            ]
+            step = f"tuning the learning rate of {len(names)} candidates"
+            self._run([*chain(*by_seed)], step, lambda: self.spent() > TUNING_ENDS * self.budget)
+            whole = [all(trial in outcomes for trial in of_seed) for of_seed in by_seed]
             self.plan = self.plan.tuned_with((*whole, False).index(False))
-        self.judge = self.judge.aimed_at(self._plain_outcomes())
         settings = self.plan.settings()
-        for c in self.candidates:
-            scores = {}
-            for s in settings:
-                found = [
-                    self.judge.score(outcome, case.name)
-                    for case in self.cases
-                    for seed in self.plan.seeds
-                    if (outcome := self.ledger.outcomes.get(Trial(TUNE, c.name, s, case.name, seed)))
-                ]
-                scores[s] = fmean(found) if found else -math.inf
-            self.chosen[c.name] = max(settings, key=scores.__getitem__) if self.plan.tuning_seeds else settings[0]
-
-    def _plain_outcomes(self) -> dict[str, list[TrialOutcome]]:
-        """Plain FedAvg's tuning runs with its best rate, by case; without tuning, a run of its own."""
-        first, settings = self.candidates[0].name, self.plan.settings()
-        if not self.plan.tuning_seeds:
-            trials = [Trial(TUNE, first, settings[0], case.name, FIRST_TUNING_SEED) for case in self.cases]
+        if not self.plan.tuning_seeds:  # a run of plain FedAvg for the judge
+            trials = [Trial(TUNE, names[0], settings[0], world, FIRST_TUNING_SEED) for world in self.worlds]
             self._run(trials, "plain FedAvg", lambda: False)
-            return {trial.case: [self.ledger.outcomes[trial]] for trial in trials}
-        plainly = replace(self.judge, targets={}, whole={})
-        runs = {
-            s: {
-                case.name: [self.ledger.outcomes[Trial(TUNE, first, s, case.name, seed)] for seed in self.plan.seeds]
-                for case in self.cases
-            }
-            for s in settings
-        }
+            self.judge = self.judge.aimed_at({trial.case: [outcomes[trial]] for trial in trials})
+            self.chosen = dict.fromkeys(names, settings[0])
+            return
 
-        def total(s: str) -> float:
-            return math.fsum(plainly.score(o, case) for case, outcomes in runs[s].items() for o in outcomes)
+        def tuned(name: str, s: str) -> dict[str, list[TrialOutcome]]:
+            """The tuning runs of a candidate with some settings, by world."""
+            return {w: [outcomes[Trial(TUNE, name, s, w, seed)] for seed in self.plan.seeds] for w in self.worlds}
 
-        return runs[max(settings, key=total)]
+        def best(name: str, judge: Judge) -> str:
+            def score(s: str) -> float:
+                return fmean(judge.score(o, world) for world, found in tuned(name, s).items() for o in found)
+
+            return max(settings, key=score)
+
+        self.judge = self.judge.aimed_at(tuned(names[0], best(names[0], replace(self.judge, targets={}, whole={}))))
+        self.chosen = {name: best(name, self.judge) for name in names}
 
     def race(self) -> tuple[Race, Scores]:
         race = Race.of([c.name for c in self.candidates])
         scores: Scores = {name: {} for name in race.names}
         while not race.decided and (look := race.next_look()) is not None and look <= self.most_seeds:
             trials = [
-                Trial(RACE, name, self.chosen[name], case.name, seed)
-                for seed in range(look)
-                for name in race.running
-                for case in self.cases
+                Trial(RACE, name, self.chosen[name], world, seed)
+                for seed, name, world in product(range(look), race.running, self.worlds)
             ]
             self.board.show_race(race)
             step = f"racing {len(race.running)} candidates to seed {look}"
