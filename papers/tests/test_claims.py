@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from rich.console import Console
 from scipy import stats
 
 from turnout.statistics import LEVEL, seeds_to_decide, seeds_to_sign, sign_test
@@ -18,7 +16,7 @@ from turnout_papers.studies.adam import BytesSpent, cheaper
 from turnout_papers.studies.claims import Claim, above, better, either, same, sooner, within
 from turnout_papers.studies.running import Findings
 from turnout_papers.studies.study import StudyPlan
-from turnout_papers.studies.tables import markdown, show, tally
+from turnout_papers.studies.tables import markdown, tally
 
 seeds = st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=12)
 
@@ -208,16 +206,12 @@ FINDINGS = Findings(
 )
 
 
-def test_the_terminal_and_the_page_have_three_words() -> None:
+def test_the_page_has_three_words() -> None:
     assert tally(FINDINGS) == "1 of 3 claims hold, 1 refuted, 1 undecided (1 not run)"
     page = markdown(FINDINGS, StudyPlan([]))
     assert "| outcome | claim | evidence |" in page
     for line in ("| holds | first |", "| refuted | second |", "| undecided | third |", "- not run: 1 claims, no data"):
         assert line in page
-    screen = io.StringIO()
-    show(FINDINGS, StudyPlan([]), Console(file=screen, width=140))
-    words = [line.split("  ")[0].strip() for line in screen.getvalue().splitlines()]
-    assert [w for w in words if w in ("holds", "refuted", "undecided")] == ["holds", "refuted", "undecided"]
 
 
 def test_json_says_the_outcome_and_is_read_back() -> None:

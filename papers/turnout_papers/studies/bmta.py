@@ -10,19 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turnout.world.participation import Always
+from turnout_papers.studies import efl
 from turnout_papers.studies.claims import Claim
-from turnout_papers.studies.efl import (
-    FULL,
-    PAPER,
-    PAPER_NOTES,
-    SHRUNK,
-    SMALL,
-    EFLSetting,
-    EFLSize,
-    best,
-    methods,
-    methods_notes,
-)
 from turnout_papers.studies.published import TABLE_2_BMTA
 from turnout_papers.studies.study import Chart, Curves, Part, ResultRow, Study, StudyPlan
 
@@ -30,13 +19,13 @@ METHODS = ("FedAvg", "FedGATE", "VRL-SGD", "APFL", "FedAMP", "EFL", "EFL ternary
 
 
 SIZES = {
-    "smoke": EFLSize((SMALL,), (1,), rounds=3, seeds=2),
-    "small": EFLSize((SMALL,), (5,), rounds=30, seeds=5),
-    "paper": EFLSize(tuple(PAPER.values()), (20,), rounds=60, seeds=3),
+    "smoke": efl.EFLSize((efl.SMALL,), (1,), rounds=3, seeds=2),
+    "small": efl.EFLSize((efl.SMALL,), (5,), rounds=30, seeds=5),
+    "paper": efl.EFLSize(tuple(efl.PAPER.values()), (20,), rounds=60, seeds=3),
 }
 
 
-def variant(setting: EFLSetting, method: str) -> str:
+def variant(setting: efl.EFLSetting, method: str) -> str:
     return f"{setting.data} {method}"
 
 
@@ -44,33 +33,33 @@ def plan(scale: str) -> StudyPlan:
     size = SIZES[scale]
     variants = {
         variant(setting, method): setting.experiment(
-            FULL, epochs, size.rounds, Always(), personal=True, **methods(setting)[method]
+            efl.FULL, epochs, size.rounds, Always(), personal=True, **efl.methods(setting)[method]
         )
         for setting, epochs in size.cases()
         for method in METHODS
     }
     notes = [
         f"E = {size.epochs[0]}, {size.rounds} rounds; two classes a client (CIFAR-10: four), speakers as they are",
-        *methods_notes(size.settings),
+        *efl.methods_notes(size.settings),
         "the paper gives no settings, and a shared model's 81 % on CIFAR-100 beside FedAvg's 2 % is hard to believe: "
         "its numbers stand beside ours, and nothing is claimed about them",
     ]
     return StudyPlan.at(
-        scale, [Part("table2", variants, size.seeds)], notes, f"{SHRUNK}; published: MNIST", PAPER_NOTES
+        scale, [Part("table2", variants, size.seeds)], notes, f"{efl.SHRUNK}; published: MNIST", efl.PAPER_NOTES
     )
 
 
 def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for setting in SIZES[scale].settings:
-        published = TABLE_2_BMTA.get("MNIST" if setting is SMALL else setting.data, {})
+        published = TABLE_2_BMTA.get("MNIST" if setting is efl.SMALL else setting.data, {})
         for method in METHODS:
-            yield curves.row(setting.data, method, variant(setting, method), best, published.get(method))
+            yield curves.row(setting.data, method, variant(setting, method), efl.best, published.get(method))
 
 
 def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     for s in SIZES[scale].settings:
         claim = f"{s.data}: EFL's BMTA is at least FedAvg's"
-        yield curves.better(claim, variant(s, "EFL"), variant(s, "FedAvg"), best)
+        yield curves.better(claim, variant(s, "EFL"), variant(s, "FedAvg"), efl.best)
 
 
 def figures(scale: str) -> dict[str, list[Chart]]:

@@ -16,10 +16,10 @@ from turnout_papers.studies.study import Curve, Curves, Study
 WAYS = ("bytes_up", "bytes_down")  # the columns that a study of bytes lists in `more`
 
 
-def band(name: str, x: Sequence[float], values: Sequence[BySeed], colour: int, factor: float = 1.0) -> Series:
+def band(name: str, x: Sequence[float], values: Sequence[BySeed], colour: int) -> Series:
     """A line through the means over seeds, with a band of one standard deviation either side."""
-    mean = np.array([np.mean(list(v.values())) for v in values]) * factor
-    deviation = np.array([np.std(list(v.values()), ddof=1) if len(v) > 1 else 0.0 for v in values]) * factor
+    mean = np.array([np.mean(list(v.values())) for v in values])
+    deviation = np.array([np.std(list(v.values()), ddof=1) if len(v) > 1 else 0.0 for v in values])
     return Series(name, np.asarray(x, np.float64), mean, colour, mean - deviation, mean + deviation)
 
 

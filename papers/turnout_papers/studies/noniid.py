@@ -12,18 +12,8 @@ from dataclasses import dataclass
 
 from turnout.experiment import Experiment
 from turnout.world.participation import Always
+from turnout_papers.studies import efl
 from turnout_papers.studies.claims import Claim
-from turnout_papers.studies.efl import (
-    PAPER,
-    PAPER_NOTES,
-    RESNET,
-    SHRUNK,
-    SMALL,
-    SYNTHETIC,
-    EFLSetting,
-    methods,
-    methods_notes,
-)
 from turnout_papers.studies.study import Chart, Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth
 
 METHODS = ("FedAvg", "FedProx", "SCAFFOLD", "APFL", "EFL", "EFL ternary")
@@ -40,7 +30,7 @@ class NonIIDSize:
     between  classes a client between IID and the fewest, as multiples of these
     """
 
-    setting: EFLSetting
+    setting: efl.EFLSetting
     work: int
     rounds: int
     seeds: int
@@ -57,17 +47,17 @@ class NonIIDSize:
 
     def experiment(self, split: str, method: str) -> Experiment:
         own = method == "APFL"  # whose clients have models of their own
-        made = methods(self.setting)[method]
+        made = efl.methods(self.setting)[method]
         return self.setting.experiment(split, self.work, self.rounds, participation=Always(), personal=own, **made)
 
 
 SIZES = {
-    "smoke": (NonIIDSize(SMALL, 1, 3, seeds=2),),
-    "small": (NonIIDSize(SMALL, 2, 30, seeds=5, between=(2,)),),
+    "smoke": (NonIIDSize(efl.SMALL, 1, 3, seeds=2),),
+    "small": (NonIIDSize(efl.SMALL, 2, 30, seeds=5, between=(2,)),),
     "paper": (
-        NonIIDSize(PAPER["CIFAR-10"], 20, 80, seeds=3),
-        NonIIDSize(SYNTHETIC, 5, 100, seeds=10),
-        *(NonIIDSize(setting, 10, 30, seeds=3, methods=STATELESS) for setting in RESNET),
+        NonIIDSize(efl.PAPER["CIFAR-10"], 20, 80, seeds=3),
+        NonIIDSize(efl.SYNTHETIC, 5, 100, seeds=10),
+        *(NonIIDSize(setting, 10, 30, seeds=3, methods=STATELESS) for setting in efl.RESNET),
     ),
 }
 
@@ -80,7 +70,7 @@ def plan(scale: str) -> StudyPlan:
     sizes = SIZES[scale]
     notes = [
         *(f"{size.setting.name}: E = {size.work}, {size.rounds} rounds" for size in sizes),
-        *methods_notes([size.setting for size in sizes]),
+        *efl.methods_notes([size.setting for size in sizes]),
         "accuracy: the shared model's; APFL's is FedAvg's by construction, its clients' own models are in a column of "
         "their own",
     ]
@@ -91,7 +81,7 @@ def plan(scale: str) -> StudyPlan:
         "keep a model a client (9 GB); EMNIST by class, six classes a client"
     )
     synthetic = "SYNTHETIC: 50 clients, one W for all against SYNTHETIC(1,1), everybody every round, E in epochs"
-    return StudyPlan.at(scale, parts, notes, SHRUNK, [*PAPER_NOTES[:2], resnet, synthetic])
+    return StudyPlan.at(scale, parts, notes, efl.SHRUNK, [*efl.PAPER_NOTES[:2], resnet, synthetic])
 
 
 def lost(size: NonIIDSize, method: str) -> Pair:

@@ -102,7 +102,7 @@ class Findings:
             later |= {name: tuple(found.get(name, ())) for name in ("failed", "stalled")}
             return cls(found["study"], found["scale"], rows, claims, found["seconds"], **later)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{where} is not what `turnout study run --json` writes ({error})") from error
+            raise UserError(f"{where} is not the study.json of a study ({error})") from error
 
 
 # -- running
@@ -220,7 +220,7 @@ class Gathered:
             if variants:
                 title, folder = f"{self.study.name}: {part.name}", self.out / part.name
                 self.add(part, RunPlan(title, planned_runs(variants, part.seed_range), folder))
-                ran = self.found[self.study.metric]
+                ran = self.found.get(self.study.metric, {})
                 self.missing |= {name: "none of its runs ended" for name in variants if name not in ran}
         more = {metric: Curves(self.found.get(metric, {})) for metric in self.study.more}
         return Curves(self.found.get(self.study.metric, {}), self.missing, more, self.looks)

@@ -1,12 +1,9 @@
-"""Findings as a table in the terminal, or as Markdown for a page."""
+"""Findings as Markdown, for a page or a terminal."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-
-from rich.console import Console
-from rich.markdown import Markdown
 
 from turnout_papers.studies.claims import HOLDS, NOT_RUN, REFUTED, UNDECIDED
 from turnout_papers.studies.running import Findings
@@ -48,11 +45,6 @@ def number(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) >= 0.95 else f"{value:.3g}"
 
 
-def show(findings: Findings, plan: StudyPlan, console: Console) -> None:
-    """The page in a terminal."""
-    console.print(Markdown(markdown(findings, plan)))
-
-
 def left_out(findings: Findings) -> dict[str, list[str]]:
     """The claims for which there was no data, by the reason."""
     found: dict[str, list[str]] = {}
@@ -61,8 +53,8 @@ def left_out(findings: Findings) -> dict[str, list[str]]:
     return found
 
 
-def by_reason(failed: Sequence[str], most: int = 3) -> list[str]:
-    """Runs that are missing, those with the same reason together; of many the first and how many more.
+def by_reason(failed: Sequence[str]) -> list[str]:
+    """Runs that are missing, those with the same reason together.
 
     >>> by_reason(["FedAvg seed 0: it had not begun", "a seed 1: it is not finite", "FedAvg seed 1: it had not begun"])
     ['FedAvg seed 0, FedAvg seed 1: it had not begun', 'a seed 1: it is not finite']
@@ -70,10 +62,7 @@ def by_reason(failed: Sequence[str], most: int = 3) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, _, why in (words.rpartition(": ") for words in failed):
         names.setdefault(why, []).append(name)
-    return [
-        f"{', '.join(some) if len(some) <= most else f'{some[0]} and {len(some) - 1} others'}: {why}"
-        for why, some in names.items()
-    ]
+    return [f"{', '.join(some)}: {why}" for why, some in names.items()]
 
 
 def tally(findings: Findings) -> str:
@@ -99,7 +88,7 @@ def markdown(findings: Findings, plan: StudyPlan) -> str:
     title = f"## `{findings.study}`, {findings.scale} scale"
     command = findings.command or f"turnout study run {findings.study} --scale {findings.scale}"
     made = f"`{command}`: {tally(findings)} ({findings.seconds:.0f} s{findings.machine and ', ' + findings.machine})."
-    failed = [f"- left out where it would be compared: {words}" for words in by_reason(findings.failed, most=99)]
+    failed = [f"- left out where it would be compared: {words}" for words in by_reason(findings.failed)]
     failed += [f"- stalled, so that an old model is compared: {words}" for words in findings.stalled]
     columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
     decided = _grid(["outcome", "claim", "evidence"], claims)

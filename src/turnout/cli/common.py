@@ -127,7 +127,6 @@ def log_options(
     gaps: Annotated[
         str, typer.Option(metavar="outage|skip", help="Days without any client: an outage, or not part of the log.")
     ] = "outage",
-    separator: Annotated[str | None, typer.Option(help="The character between the cells of a CSV.")] = None,
     time_format: Annotated[
         str | None, typer.Option(help="The format of times, as for strptime: '%d.%m.%Y %H:%M'.")
     ] = None,

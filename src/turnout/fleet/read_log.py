@@ -33,7 +33,7 @@ def read_fleet(path: str | Path, reading: Reading = Reading()) -> ParticipationL
     else:
         if file.name == TURNOUT_FILE and (file.parent / "records.sqlite").is_file():
             reading = replace(reading, missing=reading.missing or "not-asked")  # a run has a row for every client asked
-        table = open_table(file, reading.separator)
+        table = open_table(file)
         columns = reading.columns(table.header, str(file))
         faults = Faults(str(file), table.counted_in)
         rows = _RowCollector(table, columns, _form(columns, reading, table), reading, faults).rows()

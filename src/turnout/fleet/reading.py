@@ -62,7 +62,6 @@ class Reading:
     every         how long a round is if the log has times and no rounds: "15min", "1h", "1d"
     missing       what it means that a client has no row in a round: "absent" or "not-asked"
     gaps          days without any client: an "outage" of the fleet, or holes in the log, to "skip"
-    separator     the character between the cells of a CSV
     time_format   how times are written, as in Python's strptime, if they are neither ISO 8601 nor numbers
     full_work     the number in the work column that means all of the work: 100 for percent, 5 for five epochs
     first_round   the number of the log's first round
@@ -79,7 +78,6 @@ class Reading:
     every: str | None = None
     missing: Missing | None = None
     gaps: Gaps = "outage"
-    separator: str | None = None
     time_format: str | None = None
     full_work: float = 1.0
     first_round: int | None = None
@@ -92,8 +90,6 @@ class Reading:
             raise UserError(f"gaps = {self.gaps!r}: {nearest(self.gaps, get_args(Gaps))}")
         if not 0 < self.full_work < float("inf"):
             raise UserError(f"full_work = {self.full_work}: it is the number that means all of the work, above 0")
-        if self.separator is not None and len(self.separator) != 1:
-            raise UserError(f"separator = {self.separator!r}: give one character, such as ';'")
         if self.every is not None:
             seconds(self.every)
 
