@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from turnout import SGD, Algorithm, Experiment, InverseClock, Local, UserError, World
 from turnout.data import Own, Pooled
 from turnout.parts.weighting import Weighting
-from turnout.recipes import SCHEMES
 from turnout.rng import rng
 from turnout.settings import InProcess
 from turnout.tasks import Regression
 from turnout.world.participation import Homogeneous, Participation, Traces
+from turnout_papers.recipes.flexible import SCHEMES
 from turnout_papers.studies.claims import Claim, better, mean_over
 from turnout_papers.studies.study import Chart, Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
