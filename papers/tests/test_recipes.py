@@ -105,7 +105,7 @@ def test_a_new_recipe_or_study_is_one_file(tmp_path: Path):
 def test_a_study_named_wrongly_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
     work_in(tmp_path, monkeypatch)
     for arguments, sentence in {
-        "study show small.toml": "is not what",
+        "study show small.toml": "is not the study.json",
         "study run bias --resume": "name it with --out",
         "study run nonsense": "there is no study 'nonsense'",
     }.items():

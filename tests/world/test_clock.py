@@ -15,7 +15,6 @@ from torch import Tensor
 import flower_grid
 import turnout as to
 from turnout.cli import main
-from turnout.cli.planning import with_deadlines
 from turnout.deploy.grid import GridLink
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
@@ -531,7 +530,7 @@ def test_a_deployment_through_flower_reads_back_as_devices(tmp_path):
     for i, device in enumerate(devices):
         device.step_seconds = 0.02 * (i + 1)
     serve_experiment(GridLink(flower_grid.HereGrid(devices)), experiment, tmp_path / "run")
-    assert main(["fleet", str(tmp_path / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
+    assert main(["export", str(tmp_path / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         found = records.clients()
     slowest = [np.nanmax(found["reply_seconds"][found["round"] == t]) for t in range(3)]
@@ -556,15 +555,3 @@ def test_a_report_shows_simulated_time(devices, tmp_path):
     page = write_report(tmp_path / "both").read_text()
     for words in ("Simulated time", "Global accuracy for simulated time", "of the device time wasted"):
         assert words in page
-
-
-def test_deadlines_are_a_grid():
-    found = with_deadlines({"a": to.Experiment(), "b": to.Experiment()}, "30,none")
-    assert list(found) == ["a, deadline 30 s", "b, deadline 30 s", "a, no deadline", "b, no deadline"]
-    assert found["a, deadline 30 s"].algorithm.closing == to.closing.Deadline(30.0)
-    kept = with_deadlines(
-        {"a": to.Experiment(algorithm=to.Algorithm(closing=to.closing.Deadline(9, partial=False)))}, "5"
-    )
-    assert kept["deadline 5 s"].algorithm.closing == to.closing.Deadline(5.0, partial=False)
-    with pytest.raises(to.UserError, match="give simulated seconds"):
-        with_deadlines({"a": to.Experiment()}, "soon")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.parts.closing import Deadline, FirstReplies, WaitForAll
 from turnout.recipes import cook, find_recipe
 from turnout.running.config.read import from_table, load, parse_value, read_file, with_setting, with_value
 from turnout.running.config.variants import variants_in
@@ -40,12 +39,11 @@ def make_plan(
     out: Path | None,
     resume: bool,
     track: Sequence[str] = (),
-    deadlines: str | None = None,
 ) -> RunPlan:
     """The planned runs, with trackers; `--resume --out DIR` without a source means the runs in the folder."""
     if resume and out is None:
         raise UserError("--resume needs the folder of the runs: turnout run --out DIR --resume")
-    if source is None and resume and not grid and seeds is None and deadlines is None and out is not None:
+    if source is None and resume and not grid and seeds is None and out is not None:
         if _holds_runs(out):
             return _from_folder(out, settings, track)
         if not out.exists():
@@ -57,7 +55,7 @@ def make_plan(
     refuse_twice(settings, grid)
     title, variants = read_source(source or DEFAULT_RECIPE)
     variants = {name: _with_settings(experiment, settings) for name, experiment in variants.items()}
-    variants = tracked_by(with_deadlines(with_grid(variants, grid), deadlines), track)
+    variants = tracked_by(with_grid(variants, grid), track)
     first = next(iter(variants.values())).seed
     count = seeds or (SEEDS_TO_COMPARE if len(variants) > 1 else 1)
     plan = RunPlan(title, planned_runs(variants, range(first, first + count)), out or new_folder(title))
@@ -119,32 +117,6 @@ def refuse_twice(settings: Sequence[str], grid: Sequence[str]) -> None:
 def _path(setting: str) -> str:
     """The path of `a.b=c`; a part's `kind` stands for the part."""
     return setting.partition("=")[0].strip().removesuffix(".kind")
-
-
-def with_deadlines(variants: Mapping[str, Experiment], deadlines: str | None) -> dict[str, Experiment]:
-    """Every variant with every deadline, named after it; a closing that has `seconds` keeps its other settings."""
-    if deadlines is None:
-        return dict(variants)
-    found = {}
-    for text in map(str.strip, deadlines.split(",")):
-        try:
-            seconds = None if text == "none" else float(text)
-        except ValueError:
-            seconds = 0.0
-        if seconds is not None and not 0 < seconds < float("inf"):
-            raise UserError(f"--deadline {text!r}: give simulated seconds, such as --deadline 30,60,none")
-        name = "no deadline" if seconds is None else f"deadline {seconds:g} s"
-        for variant, experiment in variants.items():
-            closing = getattr(experiment.algorithm, "closing", None)
-            if seconds is None:
-                closing = WaitForAll()
-            elif isinstance(closing, Deadline | FirstReplies):
-                closing = replace(closing, seconds=seconds)
-            else:
-                closing = Deadline(seconds)
-            label = f"{variant}, {name}" if len(variants) > 1 else name
-            found[label] = experiment.but(**{"algorithm.closing": closing})
-    return found
 
 
 def with_grid(variants: Mapping[str, Experiment], grid: Sequence[str]) -> dict[str, Experiment]:
