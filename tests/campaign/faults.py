@@ -20,13 +20,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from same_rows import same
 from turnout.cli import main, outcome, planning
 from turnout.machine import activity
 from turnout.machine.checksums import load_tensors
 from turnout.machine.files import write_whole
 from turnout.running import loop
 from turnout.running.records.checkpoint import NAME
-from turnout.running.records.same import same
 
 COUNT, KILL, FULL, ERROR = range(4)
 KEEP_SECONDS, MOST_WRONG = 2.0, 20

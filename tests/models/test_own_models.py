@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import turnout as to
+from same_rows import same
 from turnout.cli import main
 from turnout.machine.checksums import load_tensors, read_json, save_tensors, write_json
-from turnout.running.records.same import same
 from turnout.running.tracks import first_values
 
 Capture = pytest.CaptureFixture[str]

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import turnout as to
+from same_rows import same
 from turnout.machine.lock import holder_of
 from turnout.running.display import Began, Ended, Failed, Message, Note
 from turnout.running.folder import LOCK_FILE
 from turnout.running.memory import GO_ON, LOOK_AGAIN, Need, Room
 from turnout.running.messages import RunPlace, in_order
-from turnout.running.records.same import same
 from turnout.running.side_by_side import side_by_side
 from turnout.running.state import is_held, state_of
 from turnout.running.tracks.prepare import prepare

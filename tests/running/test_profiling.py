@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import turnout as to
+from same_rows import same
 from turnout.cli import main
 from turnout.running.profile import STAGES, read_profile
-from turnout.running.records.same import same
 
 
 def everything(rounds: int = 4) -> to.Experiment:

@@ -232,7 +232,7 @@ def test_an_error_that_is_not_the_main_metric_falls_too() -> None:
 
 
 def test_variants_and_seeds_side_by_side_equal_one_after_another(tmp_path: Path) -> None:
-    from turnout.running.records.same import same
+    from same_rows import same
 
     variants = {"A": small(**{"algorithm.weighting": to.weighting.CompleteOnly()}), "C": small()}
     one = run_many(variants, [0, 1], tmp_path / "one", jobs=1, quiet=True)

@@ -54,7 +54,7 @@ def checked_folder(folder: Path) -> Iterator[Checked]:
         found = _checked(folder / finding.NAME, lambda: finding.read_run_list(folder))
         yield found
         if found.wrong is None:
-            inside += [folder / run.path for run in finding.read_run_list(folder).runs]
+            inside += [run.path for run in finding.read_run_list(folder).runs]
         else:
             inside += sorted(path.parent for path in folder.glob("*/seed-*/experiment.toml"))
     elif not any((folder / name).is_file() for name in ("experiment.toml", "study.txt", "records.sqlite")):

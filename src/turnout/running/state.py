@@ -202,7 +202,7 @@ def _listed(path: Path, each: bool) -> list[ListedRun]:
     if not (path / "runs.json").is_file():
         return [ListedRun(path, state_of(path))]
     try:
-        entries = [(entry.variant, path / entry.path) for entry in read_run_list(path).runs]
+        entries = [(run.variant, run.path) for run in read_run_list(path).runs]
     except (OSError, UserError) as error:
         return [ListedRun(path, RunState("failed", why=str(error)))]
     if each:

@@ -28,7 +28,7 @@ COLUMNS: Mapping[str, MetricInfo] = {
     "work": MetricInfo(True, "percent"),
     "seconds": _SECONDS,
 }
-# Conventional endings of numbers that users' parts record (`records.same` leaves out times by them).
+# Conventional endings of numbers that users' parts record.
 ENDINGS: Mapping[str, MetricInfo] = {"_bytes": _BYTES, "_seconds": _SECONDS, "_time": _SECONDS}
 
 

@@ -109,7 +109,7 @@ def clients_page(watched: WatchedFolder, name: str, page: int, order: str, numbe
     run = runs.runs[number]
     main = next(iter(runs.glossary.in_order(run.client_values)), None)
     with Records.read(run.path / RECORDS) as records:
-        found = records.db.execute(_CLIENTS).fetchall()
+        found = list(records.rows(_CLIENTS))
     ids, values = run.client_values[main] if main else (np.array([]), np.array([]))
     measured = dict(zip(ids.tolist(), values.tolist(), strict=True))
     rows = [(*row, measured.pop(row[0], None)) for row in found]  # (client, asked, answered, work, last, value)
@@ -199,8 +199,8 @@ def devices_of(folder: Path, running: bool) -> list[WatchedDevice]:
     """The devices of a deployment, those at work first."""
     found: dict[int, WatchedDevice] = {}
     with Records.read(folder / RECORDS) as records:
-        if records.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'devices'").fetchone():
-            for client, name, state, seen in records.db.execute("SELECT client, name, state, seen FROM devices"):
+        if list(records.rows("SELECT 1 FROM sqlite_master WHERE name = 'devices'")):
+            for client, name, state, seen in records.rows("SELECT client, name, state, seen FROM devices"):
                 ago = "never" if seen is None else f"{duration(max(0.0, time.time() - seen))} ago"
                 found[client] = WatchedDevice(client, name or f"client {client}", state, ago)
         else:  # by the rounds that each was seen in
@@ -210,7 +210,7 @@ def devices_of(folder: Path, running: bool) -> list[WatchedDevice]:
             left -= {client for t, client, kind, _ in events if kind == "join" and t == last}
             found = {client: WatchedDevice(client, f"client {client}", "working", "now") for client in working}
             query = "SELECT client, max(CASE WHEN work > 0 THEN round END) FROM clients GROUP BY client"
-            for client, seen in records.db.execute(query):
+            for client, seen in records.rows(query):
                 state = "left" if client in left else "present" if seen == last else "absent"
                 state = "working" if client in working else state
                 when = "never" if seen is None else f"round {seen}"

@@ -15,10 +15,10 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.machine.files import replacing
 from turnout.machine.optional import optional
-from turnout.running.records.export import TABLES, Kind, RecordTable, Row
+from turnout.running.records.export import Kind, kinds_of
 from turnout.running.records.finding import FoundRuns, runs_in
-from turnout.running.records.records import Records
-from turnout.running.records.runs import FILE
+from turnout.running.records.records import FILE, Records
+from turnout.running.records.schema import TABLES, WideTable
 
 BATCH = 50_000  # rows
 
@@ -53,30 +53,32 @@ def write_parquet(folder: Path, to: Path) -> dict[str, int]:
     return written
 
 
-def _tables(folder: Path, to: Path) -> Iterator[tuple[str, dict[str, Kind], Iterator[Row]]]:
+def _tables(folder: Path, to: Path) -> Iterator[tuple[str, dict[str, Kind], Iterator[tuple[Any, ...]]]]:
     """(name, columns of all runs together, rows) of the tables that have rows."""
     if to.exists() and not to.is_dir():
         raise UserError(f"{to} is a file, and several tables are written: give a folder")
     found = runs_in(folder)
     to.mkdir(parents=True, exist_ok=True)
-    for table in TABLES:
+    for title, table in TABLES.items():
         columns: dict[str, Kind] = {}
         for run in found.runs:
             with Records.read(run.path / FILE) as records:
-                for name, kind in table.columns(records).items():
+                for name, kind in kinds_of(records, table).items():
                     columns[name] = str if str in (kind, columns.get(name)) else kind
         if columns:
             first: dict[str, Kind] = {} if found.single else {"variant": str, "seed": int}
-            yield table.name, first | columns, _rows(table, found, columns)
+            yield title, first | columns, _rows(table, found, columns)
 
 
-def _rows(table: RecordTable, found: FoundRuns, columns: dict[str, Kind]) -> Iterator[Row]:
+def _rows(table: WideTable, found: FoundRuns, columns: dict[str, Kind]) -> Iterator[tuple[Any, ...]]:
     """The rows of all runs; a column that holds words in some rows holds words in all."""
     for run in found.runs:
         first: tuple[Any, ...] = () if found.single else (run.variant, run.seed)
         with Records.read(run.path / FILE) as records:
-            for row in table.rows(records, list(columns)):
-                kinds = columns.values()
+            names, rows = records.wide(table)
+            for row in rows:
+                values = dict(zip(names, row, strict=True))
                 yield first + tuple(
-                    str(v) if kind is str and v is not None else v for v, kind in zip(row, kinds, strict=True)
+                    str(values[name]) if kind is str and values.get(name) is not None else values.get(name)
+                    for name, kind in columns.items()
                 )

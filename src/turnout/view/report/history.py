@@ -22,8 +22,8 @@ from turnout.running.charts.axes import Axis, Floats, make_axis, value_axis
 from turnout.running.charts.page import trusted
 from turnout.running.charts.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, style
 from turnout.running.charts.units import Unit, show, title_of
-from turnout.running.records.records import Records
-from turnout.running.records.runs import FILE, RunRecords, Runs
+from turnout.running.records.records import FILE, Records
+from turnout.running.records.runs import RunRecords, Runs
 from turnout.running.records.schema import Column
 from turnout.view.report import render
 
@@ -112,7 +112,7 @@ def rows_of(run: RunRecords, client_C: Column, metrics: Sequence[str]) -> dict[s
 
 
 def _table(records: Records, query: str, values: tuple[str, ...], width: int) -> Floats:
-    return np.array(records.db.execute(query, values).fetchall(), np.float64).reshape(-1, width)
+    return np.array(list(records.rows(query, *values)), np.float64).reshape(-1, width)
 
 
 def _worth_of(run: RunRecords) -> tuple[Column, Floats]:

@@ -12,8 +12,8 @@ from turnout.running.charts.lines import Series, line_chart
 from turnout.running.charts.page import charts_section
 from turnout.running.charts.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, frame, grid, text
 from turnout.running.charts.units import duration, shortened, show, title_of
-from turnout.running.records.records import Records
-from turnout.running.records.runs import FILE, RunRecords, Runs
+from turnout.running.records.records import FILE, Records
+from turnout.running.records.runs import RunRecords, Runs
 from turnout.running.records.schema import Column
 
 PARTS = (("download", "s5"), ("train", "s2"), ("upload", "s1"))
