@@ -40,7 +40,7 @@ from turnout.parts.membership.policy import Membership
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.schedules import InverseClock
 from turnout.running import runs
-from turnout.running.config.kinds import KINDS, ROLES, public_kinds
+from turnout.running.config.kinds import KINDS, ROLES
 from turnout.running.reported import NO_HOOKS, with_hooks
 from turnout.running.result import Run, RunGroup, load_model, open_run
 from turnout.suggestions import suggest_names, suggest_settings, suggesting
@@ -141,18 +141,17 @@ def _fill_namespaces() -> None:
     here = sys.modules[__name__]
     for name in (name for name in __all__ if name not in SATELLITES):
         found = getattr(here, name)
-        if isinstance(found, ModuleType | _Namespace):
-            for kind, maker in public_kinds(name).items():
-                if kind not in vars(found):
-                    setattr(found, kind, maker)
+        roles_here = [role for role in ROLES if role.public == name]
+        for maker in (maker for role in roles_here for maker in KINDS[role.protocol].values()):
+            if maker.__name__ not in vars(found):
+                setattr(found, maker.__name__, maker)
         if isinstance(found, ModuleType):
-            places = [place for role in ROLES if role.public == name for place in role.satellites.values()]
+            places = [place for role in roles_here for place in role.satellites.values()]
             suggest_names(found, f"turnout.{name}", {place.rpartition(":")[2]: place for place in places})
         else:
             suggest_settings(found)
-    for kinds in KINDS.values():
-        for maker in kinds.values():
-            suggest_settings(maker)
+    for maker in (maker for kinds in KINDS.values() for maker in kinds.values()):
+        suggest_settings(maker)
     for name, known in vars(importlib.import_module("turnout.parts.terms")).items():
         if not name.startswith("_") and name not in vars(terms):  # the base classes of terms
             setattr(terms, name, known)

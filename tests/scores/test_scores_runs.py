@@ -16,7 +16,8 @@ from same_rows import same
 from score_worlds import score_world
 from turnout.cli import main
 from turnout.running import loop
-from turnout.running.config.read import from_table, to_toml, with_setting
+from turnout.running.config.read import from_table, to_toml
+from turnout.running.config.variants import with_setting
 from turnout.running.loop import begin, rounds_of
 
 ROOT = Path(__file__).parents[2]

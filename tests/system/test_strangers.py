@@ -532,7 +532,7 @@ def test_a_number_that_is_too_large_is_a_sentence(number: str, here: Path, capsy
                       ["digits", "--set", f"algorithm.local.optimizer.lr={number}"]):  # fmt: skip
         assert main(["run", *arguments, "-q", "--out", "out"]) == 2, arguments
         said = capsys.readouterr().err
-        assert "thousands of digits" in said or "may be at most 9223372036854775807" in said, (arguments, said)
+        assert "limit (4300 digits)" in said or "may be at most 9223372036854775807" in said, (arguments, said)
         assert len(said) < 400
 
 

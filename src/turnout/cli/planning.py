@@ -13,8 +13,8 @@ from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.parts.closing import Deadline, FirstReplies, WaitForAll
 from turnout.recipes import cook, find_recipe
-from turnout.running.config.read import from_table, load, parse_value, read_file, with_setting, with_value
-from turnout.running.config.variants import variants_in
+from turnout.running.config.read import from_table, load, parse_value, read_file
+from turnout.running.config.variants import variants_in, with_setting, with_value
 from turnout.running.folder import contents, new_folder
 from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs, tracked_by
 from turnout.running.records.finding import read_run_list

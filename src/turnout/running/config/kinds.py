@@ -18,31 +18,11 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
 
-from turnout.data.federation import DataSpec
-from turnout.data.partition import Partition
-from turnout.data.sizes import Sizes
-from turnout.errors import UserError, lacking
-from turnout.experiment import AlgorithmSpec
+import turnout.roles as roles
+from turnout.errors import UserError, lacking, nearest, plain
 from turnout.layout import Predicate
-from turnout.models.layers import ModelSpec
-from turnout.parts.aggregation import Aggregation
-from turnout.parts.closing import Closing
-from turnout.parts.compression.base import Compression
-from turnout.parts.mixing import Mixing
-from turnout.parts.optimizers import Optimizer
-from turnout.parts.schedules import Schedule
-from turnout.parts.selection import Selection
-from turnout.parts.server import ServerStep
-from turnout.parts.substitution.base import Substitution
-from turnout.parts.terms.base import Term
-from turnout.parts.weighting import Weighting
-from turnout.settings import RuntimeSpec
+from turnout.running.config.dotted import Code
 from turnout.suggestions import kinds_in
-from turnout.tasks import TaskSpec
-from turnout.world.attacks import Attack
-from turnout.world.devices import Devices
-from turnout.world.events import Events
-from turnout.world.participation import Participation
 
 Maker = Callable[..., Any]
 
@@ -72,29 +52,31 @@ FLEET = {"fleet-log": "turnout.fleet.fleet_participation:FleetLog"}
 AS_FLEET = {"as-fleet-log": "turnout.fleet.fleet_participation:AsFleetLog"}
 FLOWER = {"flower": "turnout.deploy.settings:Flower"}
 ROLES = (
-    Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic"),
-    Role("partition", Partition, ("turnout.data.partition",), public="partition"),
-    Role("sizes", Sizes, ("turnout.data.sizes",), public="data"),
-    Role("participation", Participation, ("turnout.world.participation",), public="participation", satellites=FLEET),
-    Role("devices", Devices, ("turnout.world.devices",), public="devices", first="tiers"),
-    Role("selection", Selection, ("turnout.parts.selection",), public="selection", satellites=AS_FLEET),
-    Role("model", ModelSpec, ("turnout.models",), public="models", first="logistic"),
-    Role("task", TaskSpec, ("turnout.tasks",), public="tasks"),
-    Role("algorithm", AlgorithmSpec, ("turnout.experiment",), satellites=SCORES),
-    Role("optimizer", Optimizer, ("turnout.parts.optimizers",), public="optimizers"),
-    Role("schedule", Schedule, ("turnout.parts.schedules",), public="schedules"),
-    Role("term", Term, ("turnout.parts.terms",), public="terms", first="proximal"),
-    Role("mixing", Mixing, ("turnout.parts.mixing",), public="mixing"),
+    Role("data", roles.DataSpec, ("turnout.data",), public="data", first="synthetic"),
+    Role("partition", roles.Partition, ("turnout.data.partition",), public="partition"),
+    Role("sizes", roles.Sizes, ("turnout.data.sizes",), public="data"),
+    Role(
+        "participation", roles.Participation, ("turnout.world.participation",), public="participation", satellites=FLEET
+    ),
+    Role("devices", roles.Devices, ("turnout.world.devices",), public="devices", first="tiers"),
+    Role("selection", roles.Selection, ("turnout.parts.selection",), public="selection", satellites=AS_FLEET),
+    Role("model", roles.ModelSpec, ("turnout.models",), public="models", first="logistic"),
+    Role("task", roles.TaskSpec, ("turnout.tasks",), public="tasks"),
+    Role("algorithm", roles.AlgorithmSpec, ("turnout.experiment",), satellites=SCORES),
+    Role("optimizer", roles.Optimizer, ("turnout.parts.optimizers",), public="optimizers"),
+    Role("schedule", roles.Schedule, ("turnout.parts.schedules",), public="schedules"),
+    Role("term", roles.Term, ("turnout.parts.terms",), public="terms", first="proximal"),
+    Role("mixing", roles.Mixing, ("turnout.parts.mixing",), public="mixing"),
     Role("personal", Predicate, ("turnout.parts.personal",), public="personal"),
-    Role("compression", Compression, ("turnout.parts.compression",), public="compression"),
-    Role("substitution", Substitution, ("turnout.parts.substitution",), public="substitution"),
-    Role("weighting", Weighting, ("turnout.parts.weighting",), public="weighting"),
-    Role("aggregation", Aggregation, ("turnout.parts.aggregation", "turnout.parts.robust"), public="aggregation"),
-    Role("server", ServerStep, ("turnout.parts.server",), public="server"),
-    Role("closing", Closing, ("turnout.parts.closing",), public="closing"),
-    Role("event", Events, ("turnout.world.events",), public="events"),
-    Role("attack", Attack, ("turnout.world.attacks",), public="attacks"),
-    Role("runtime", RuntimeSpec, ("turnout.settings",), public="runtime", satellites=FLOWER),
+    Role("compression", roles.Compression, ("turnout.parts.compression",), public="compression"),
+    Role("substitution", roles.Substitution, ("turnout.parts.substitution",), public="substitution"),
+    Role("weighting", roles.Weighting, ("turnout.parts.weighting",), public="weighting"),
+    Role("aggregation", roles.Aggregation, ("turnout.parts.aggregation", "turnout.parts.robust"), public="aggregation"),
+    Role("server", roles.ServerStep, ("turnout.parts.server",), public="server"),
+    Role("closing", roles.Closing, ("turnout.parts.closing",), public="closing"),
+    Role("event", roles.Events, ("turnout.world.events",), public="events"),
+    Role("attack", roles.Attack, ("turnout.world.attacks",), public="attacks"),
+    Role("runtime", roles.RuntimeSpec, ("turnout.settings",), public="runtime", satellites=FLOWER),
 )
 
 
@@ -105,12 +87,7 @@ for _role in ROLES:
     KINDS[_role.protocol] = _found if _role.first is None else {_role.first: _found[_role.first], **_found}
 ROLE_NAMES: dict[Any, str] = {role.protocol: role.name for role in ROLES}
 SATELLITES: dict[Any, Mapping[str, str]] = {role.protocol: role.satellites for role in ROLES if role.satellites}
-DEFAULT_KINDS = {AlgorithmSpec: "weights"}  # the kind of a table that names none
-
-
-def is_installed(place: str) -> bool:
-    """Whether the satellite of a kind, given as "module:Name", is installed; imports nothing of it."""
-    return importlib.util.find_spec(".".join(place.split(".")[:2])) is not None
+DEFAULT_KINDS = {roles.AlgorithmSpec: "weights"}  # the kind of a table that names none
 
 
 def load_place(place: str) -> Any:
@@ -119,36 +96,43 @@ def load_place(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def satellite_kinds(role: Any) -> dict[str, str]:
+    """The kinds of installed satellites, by name; imports nothing of them."""
+    places = SATELLITES.get(role, {}).items()
+    return {kind: place for kind, place in places if importlib.util.find_spec(".".join(place.split(".")[:2]))}
+
+
 def all_kinds(role: Any) -> dict[str, Maker]:
     """The kinds of a role, those of installed satellites included, which this imports."""
-    places = SATELLITES.get(role, {})
-    return KINDS[role] | {kind: load_place(place) for kind, place in places.items() if is_installed(place)}
+    return KINDS[role] | {kind: load_place(place) for kind, place in satellite_kinds(role).items()}
 
 
 def kind_names(role: Any) -> list[str]:
     """The names of a role's kinds, for messages; imports nothing."""
-    return [*KINDS[role], *(kind for kind, place in SATELLITES.get(role, {}).items() if is_installed(place))]
-
-
-def public_kinds(namespace: str) -> dict[str, Maker]:
-    """The kinds that are public in a namespace of `turnout`, by the name they have in Python.
-
-    >>> public_kinds("sizes"), public_kinds("partition")["IID"].__name__
-    ({}, 'IID')
-    """
-    found: dict[str, Maker] = {}
-    for role in (role for role in ROLES if role.public == namespace):
-        for maker in KINDS[role.protocol].values():
-            if found.setdefault(maker.__name__, maker) is not maker:
-                both = " and ".join(f"{m.__module__}.{m.__name__}" for m in (found[maker.__name__], maker))
-                raise ValueError(f"two kinds have one public name in turnout.{namespace}: {both}: rename one")
-    return found
+    return [*KINDS[role], *satellite_kinds(role)]
 
 
 @functools.cache
 def installed_kinds(role: str) -> dict[str, str]:
     """The dotted paths of a role's entry points, by name; nothing of their packages is imported."""
     return {entry.name: entry.value for entry in entry_points(group=f"turnout.{role}")}
+
+
+def find(role: Any, kind: str, path: str, code: Code) -> Any:
+    """The class or function that a kind, an entry point or a permitted dotted path stands for."""
+    if kind in KINDS[role]:
+        return KINDS[role][kind]
+    if (place := satellite_kinds(role).get(kind)) is not None:
+        return load_place(place)
+    installed = installed_kinds(ROLE_NAMES[role])
+    dotted = installed.get(kind, kind)
+    if ":" not in dotted:
+        others = [ROLE_NAMES[other] for other in KINDS if plain(kind) in map(plain, kind_names(other))]
+        known = [f"it is a kind of {other}" for other in others] + [nearest(kind, [*kind_names(role), *installed])]
+        raise UserError(f"{path}: there is no {ROLE_NAMES[role]} of kind {kind!r}: {'; '.join(known)}")
+    if dotted in installed.values():
+        code = code.but_allow(dotted.partition(":")[0].partition(".")[0])
+    return code.named(dotted, path)
 
 
 def check_plays(role: Any, thing: Any, dotted: str, path: str) -> None:
@@ -177,13 +161,11 @@ def name_of(role: Any, thing: Any) -> str:
     ours = KINDS.get(role, {})
     is_part = any(isinstance(known, type) and isinstance(thing, known) for known in ours.values())
     maker = thing if callable(thing) and not is_part else type(thing)
-    for kind, known in ours.items():
-        if known is maker and len(kind) > 1:
-            return kind
     dotted = _dotted(maker)
-    for kind, place in SATELLITES.get(role, {}).items():
-        if place == dotted:
-            return kind
+    names = [kind for kind, known in ours.items() if known is maker and len(kind) > 1]
+    names += [kind for kind, place in SATELLITES.get(role, {}).items() if place == dotted]
+    if names:
+        return names[0]
     for kind, place in (installed_kinds(ROLE_NAMES[role]) if role in KINDS else {}).items():
         module, _, name = place.partition(":")
         if getattr(sys.modules.get(module), name, None) is maker:
