@@ -116,10 +116,8 @@ def _write_model(run: Path, path: Path, client: str | None, module: str | None, 
     check_destination("--model", path)
     check_form(path)
     given, opened = module_named(module), _opened(run, data_dir, client)
-    if path.suffix == WEIGHTS:
-        what = write_weights(opened.weights(client, given), opened.data().standardised, path)
-    else:
-        what = write_program(opened.model(client, given), path, opened.data().sample(2))
+    model = opened.model(client, given)
+    what = write_weights(model, path) if path.suffix == WEIGHTS else write_program(model, path, opened.data().sample(2))
     say(f"{path}: {what}, {size(path.stat().st_size)}", stderr=False)
 
 

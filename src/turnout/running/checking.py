@@ -108,7 +108,7 @@ def _first_values(folder: Path) -> Checked:
     except (UserError, OSError) as error:
         return Checked(path, wrong=str(error))
     kept = read_description(folder)
-    if begun is None or kept is None:  # a run of an older version
+    if kept is None:
         return Checked(path)
     try:
         now = built_now(open_table(read_file(folder / "experiment.toml")), kept)

@@ -37,7 +37,7 @@ from turnout.running.records.export import export_events, export_turnout
 from turnout.running.records.records import Records, end_now, keep_now
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
 from turnout.running.tracks.first_values import FILE as FIRST_VALUES
-from turnout.running.tracks.first_values import read_first_values
+from turnout.running.tracks.first_values import kept_values
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.track import Track
 from turnout.tasks import metric_infos
@@ -186,8 +186,8 @@ def read_state(track: Track, folder: Path, mark: str | None = None) -> Checkpoin
     path = folder / NAME
     if not path.exists():
         return None
-    if mark is None and (begun := read_first_values(folder)) is not None:
-        begun.refuse_other(track.first, folder)
+    if mark is None and (folder / FIRST_VALUES).exists():
+        kept_values(folder).refuse_other(track.first, folder)
     found = read_checkpoint(path, mark or track.fingerprint, track.pack(track.begin()))
     try:
         track.runtime.load(run_id(folder), folder / "clients", found.client_files)

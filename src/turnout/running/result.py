@@ -27,8 +27,7 @@ from turnout.running.reported import import_view
 from turnout.running.state import state_of
 from turnout.running.stop_rules import Progress, reason_to_stop
 from turnout.running.tracks.prepare import prepare
-from turnout.running.trained import trained_model, trained_weights
-from turnout.types import Tensors
+from turnout.running.trained import trained_model
 
 PRINTED = 20  # runs of a group that are printed
 
@@ -116,17 +115,9 @@ class Run(InFolder):
 
         Without a client, personal parameters have their initial values, or their average if they were shared. Give a
         `module`, or a function that builds it, if the run's file cannot name the model (a lambda, an object). The data
-        is not needed, except for a folder of an older version.
+        is not needed.
         """
         return trained_model(self.experiment, self.folder, self.data_dir, client, module)
-
-    def weights(self, client: int | str | None = None, module: Model | None = None) -> Tensors:
-        """The trained parameters and buffers by name, as in `model(client).state_dict()`, without the module.
-
-        Two kinds of runs need the module: one whose frozen values take more than 64 MiB (the folder has only their
-        hashes), and one whose clients exchange scores.
-        """
-        return trained_weights(self.experiment, self.folder, self.data_dir, client, module)
 
     def data(self) -> Description:
         """The description of the data: shapes, labels, names."""
@@ -248,8 +239,8 @@ def open_run(
 ) -> Run | RunGroup:
     """A run from its folder, or the group of a folder that holds several.
 
-    Objects that a run's file cannot hold (a lambda, tensors in memory) are missing from its experiment; records,
-    reports and weights do not need them. To have them, give the experiment as well.
+    Objects that a run's file cannot hold (a lambda, tensors in memory) are missing from its experiment; records
+    and reports do not need them. To have them, give the experiment as well.
 
     allow  packages whose code the file may name by a dotted path, besides modules below the current folder
     """

@@ -1,7 +1,7 @@
-"""A run's trained model, from its folder: as tensors by name, as a module, or as a file for other programs.
+"""A run's trained model, from its folder: as a module, or as a file for other programs.
 
-Tensors need no module: the folder has their names, shapes and untrained values (tracks/first_values.py). A module is
-built only to compute something, from the experiment's own model or from one that is given.
+It is built by the experiment's own model or by one that is given; the folder has its untrained values
+(tracks/first_values.py).
 """
 
 from __future__ import annotations
@@ -24,20 +24,17 @@ from turnout.models import Model
 from turnout.running.config.hints import settable
 from turnout.running.config.read import build
 from turnout.running.loop import read_state
-from turnout.running.tracks.building import build_model, with_all_sizes
-from turnout.running.tracks.first_values import StandIn, fill, kept_values
+from turnout.running.tracks.first_values import kept_values
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.rebuild import rebuild
 from turnout.settings import IN_FOLDER
-from turnout.tasks import Predictor, ScoresOnly, Standardised
-from turnout.types import Tensors
+from turnout.tasks import Predictor, ScoresOnly
 
 NO_CHECKPOINT = "{} has no checkpoint yet: wait until the run has written one"
 GIVE = (
-    "give the module, or a function that builds it: to.open_run({folder!r}).{call}(module=...), on the command line "
+    "give the module, or a function that builds it: to.open_run({folder!r}).model(module=...), on the command line "
     "--module package.module:Name"
 )
-WITHOUT = "; its weights alone need no module: run.weights(), or turnout export {folder} --model model.safetensors"
 
 
 def module_named(text: str | None) -> Model | None:
@@ -46,49 +43,21 @@ def module_named(text: str | None) -> Model | None:
     return found
 
 
-def trained_weights(
-    experiment: Experiment, folder: Path, data_dir: Path | None, client: int | str | None, module: Model | None
-) -> Tensors:
-    """The trained parameters and buffers by name."""
-    if module is None:
-        found = _trained(experiment, folder, data_dir, client)
-    else:  # which is refused if it is another model
-        found = trained_model(experiment, folder, data_dir, client, module)
-    inner = found.model if isinstance(found, Predictor) else found
-    return {name: value.detach() for name, value in inner.state_dict().items()}
-
-
 def trained_model(
     experiment: Experiment, folder: Path, data_dir: Path | None, client: int | str | None, module: Model | None
 ) -> nn.Module:
     """The trained model; inside a `Predictor` if targets were standardised."""
     experiment = experiment if module is None else experiment.but(model=module)
-    _refuse_absent(experiment, folder, "model", WITHOUT)
-    found, kept = _trained(experiment, folder, data_dir, client), read_description(folder)
-    inner = found.model if isinstance(found, Predictor) else found
-    if not isinstance(inner, StandIn) or kept is None:
-        return found
-    own = build_model(experiment.model, kept.input_shape, kept.classes, experiment.seed)
-    own = with_all_sizes(own, kept.sample(2), experiment.seed)
-    if (first := kept_values(folder, kept.mark)) is not None:
-        first.check_names(own, folder)
-    own = fill(own, inner)
-    return own if kept.standardised is None else Predictor(own, kept.standardised).eval()
-
-
-def _trained(experiment: Experiment, folder: Path, data_dir: Path | None, client: int | str | None) -> nn.Module:
-    """A track's model: a `StandIn` with the model's names if the folder has all that it needs."""
+    if isinstance(experiment.model, Absent):
+        why = experiment.model.why.partition(": give the experiment")[0]
+        raise UserError(f"{why}: {GIVE.format(folder=str(folder))}")
     kept = read_description(folder)
     # A client's own model may be stored elsewhere by another runtime, or be calibrated on the client's samples.
     calibrated = getattr(experiment.algorithm, "newcomers", None) == "calibrated"
     in_folder = client is None or (isinstance(experiment.runtime, IN_FOLDER) and not calibrated)
     if kept is not None and in_folder:
-        number, first = None if client is None else kept.client(client), kept_values(folder, kept.mark)
-        if first is None or not first.complete:
-            _refuse_absent(experiment, folder, "weights", "")
-        track = rebuild(experiment, kept, first)
-        if first is not None and not first.complete:
-            first.refuse_other(track.first, folder)
+        number = None if client is None else kept.client(client)
+        track = rebuild(experiment, kept, kept_values(folder, kept.mark), folder)
         found = read_state(track, folder, kept.mark)
     else:
         track = prepare(experiment, data_dir)
@@ -96,17 +65,7 @@ def _trained(experiment: Experiment, folder: Path, data_dir: Path | None, client
         found = read_state(track, folder)
     if found is None:
         raise UserError(NO_CHECKPOINT.format(folder))
-    try:
-        return track.module(track.unpack(found.state), number)
-    except RuntimeError as error:  # sizes that do not fit
-        raise UserError(f"{folder} holds another model than this experiment's ({str(error)[:200]})") from error
-
-
-def _refuse_absent(experiment: Experiment, folder: Path, call: str, besides: str) -> None:
-    """Ask for the module if the run's file cannot give it back."""
-    if isinstance(experiment.model, Absent):
-        why = experiment.model.why.partition(": give the experiment")[0]
-        raise UserError(f"{why}: {GIVE.format(folder=str(folder), call=call)}{besides.format(folder=folder)}")
+    return track.module(track.unpack(found.state), number)
 
 
 # -- files for other programs
@@ -114,16 +73,18 @@ def _refuse_absent(experiment: Experiment, folder: Path, call: str, besides: str
 WEIGHTS = ".safetensors"  # the format that needs no module
 
 
-def write_weights(weights: Tensors, unit: Standardised | None, path: Path) -> str:
-    """Write tensors under their own names; returns a description.
+def write_weights(module: nn.Module, path: Path) -> str:
+    """Write a model's parameters and buffers under their own names; returns a description.
 
     If targets were standardised, their mean and deviation are in the file's metadata, in single precision.
     """
-    numbers = {} if unit is None else {"target_mean": unit.mean, "target_std": unit.std}
-    about = {name: str(float(torch.tensor(number))) for name, number in numbers.items()}
+    inner, about, note = module, dict[str, str](), ""
+    if isinstance(module, Predictor):
+        inner, about = module.model, {"target_mean": str(float(module.mean)), "target_std": str(float(module.std))}
+        note = " (for standardised targets: their mean and deviation are in the file's metadata)"
+    weights = {name: value.clone().contiguous() for name, value in inner.state_dict().items()}
     with replacing(path) as temporary:
-        save_file({name: value.clone().contiguous() for name, value in weights.items()}, temporary, about)
-    note = "" if unit is None else " (for standardised targets: their mean and deviation are in the file's metadata)"
+        save_file(weights, temporary, about)
     return f"{len(weights)} tensors{note}"
 
 
