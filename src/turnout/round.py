@@ -21,7 +21,6 @@ from torch import Tensor
 
 from turnout.context import Context
 from turnout.exchange import Download
-from turnout.machine import activity
 from turnout.machine.profiling import stage, staged
 from turnout.parts.aggregation import combined_of, weighted_mean
 from turnout.parts.compression.base import Sending
@@ -115,7 +114,6 @@ def run_round(server: Server, t: int, ctx: Context) -> Round:
 @staged("client work")
 def ask(cohort: Cohort, download: Download, ctx: Context) -> tuple[Turnout, Replies | None]:
     """Who turned up, and what they sent."""
-    activity.asked(download.t, cohort.asked.tolist)
     return ctx.runtime.ask(cohort.asked, download)
 
 

@@ -2,19 +2,17 @@
 
 A round is one transaction: its row, its clients, its events and its evaluation are written together or not at all, so a
 run can be killed at any moment. The file is in WAL mode, so other processes can read while the run writes. NaN is NULL
-in the file and NaN again in the columns read back. The table `now`, for live views, exists only while a round runs.
+in the file and NaN again in the columns read back.
 """
 
 from __future__ import annotations
 
-import json
 import marshal
 import sqlite3
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -277,49 +275,3 @@ class Records:
 def _plain(value: Any) -> Any:
     """A numpy number as Python's: SQLite would keep its bytes."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-# -- which clients train now, for live views
-
-MOST_NAMED = 1000  # clients
-NOW = """
-CREATE TABLE IF NOT EXISTS now (place INTEGER PRIMARY KEY, round INTEGER, at REAL, asked INTEGER, clients TEXT)
-"""
-
-
-class AtWork(NamedTuple):
-    """The cohort of the running round.
-
-    round    its number
-    at       when they were asked, in seconds since the epoch
-    asked    how many clients were asked
-    clients  the first of them
-    """
-
-    round: int
-    at: float
-    asked: int
-    clients: list[int]
-
-
-def keep_now(records: Records, t: int, clients: Sequence[int]) -> None:
-    """Write the cohort of the running round."""
-    with transaction(records.db, records.path, "the running round"):
-        records.db.execute(NOW)
-        row = (0, t, time.time(), len(clients), json.dumps(list(clients[:MOST_NAMED])))
-        records.db.execute("INSERT OR REPLACE INTO now VALUES (?,?,?,?,?)", row)
-
-
-def end_now(records: Records) -> None:
-    """Delete the cohort of the running round: none is running any more."""
-    with transaction(records.db, records.path, "the end of the round"):
-        records.db.execute("DROP TABLE IF EXISTS now")
-
-
-def read_now(records: Records) -> AtWork | None:
-    """The cohort of the running round; None if no round is running, or none was written."""
-    if not list(records.rows("SELECT 1 FROM sqlite_master WHERE name = 'now'")):
-        return None
-    for t, at, asked, clients in records.rows("SELECT round, at, asked, clients FROM now"):
-        return AtWork(t, at, asked, json.loads(clients))
-    return None

@@ -22,7 +22,7 @@ from turnout.running.charts.lines import Series, line_chart
 from turnout.running.charts.page import render, trusted
 from turnout.running.charts.units import duration, show
 from turnout.running.records.finding import find_runs
-from turnout.running.records.records import Records, read_now
+from turnout.running.records.records import Records
 from turnout.running.records.runs import Runs
 from turnout.running.state import RECORDS
 from turnout.view.live.overview import run_row
@@ -204,15 +204,12 @@ def devices_of(folder: Path, running: bool) -> list[WatchedDevice]:
                 ago = "never" if seen is None else f"{duration(max(0.0, time.time() - seen))} ago"
                 found[client] = WatchedDevice(client, name or f"client {client}", state, ago)
         else:  # by the rounds that each was seen in
-            last, now, events = records.last_round(), read_now(records) if running else None, records.events()
-            working: Sequence[int] = now.clients if now else ()
+            last, events = records.last_round(), records.events()
             left = {client for _, client, kind, _ in events if kind in ("leave", "drop")}
             left -= {client for t, client, kind, _ in events if kind == "join" and t == last}
-            found = {client: WatchedDevice(client, f"client {client}", "working", "now") for client in working}
             query = "SELECT client, max(CASE WHEN work > 0 THEN round END) FROM clients GROUP BY client"
             for client, seen in records.rows(query):
                 state = "left" if client in left else "present" if seen == last else "absent"
-                state = "working" if client in working else state
                 when = "never" if seen is None else f"round {seen}"
                 found[client] = WatchedDevice(client, f"client {client}", state, when)
     order = {"working": 0, "present": 1, "absent": 2, "left": 3}
