@@ -99,37 +99,20 @@ def from_table(table: Mapping[str, Any], code: Code | None = None) -> Experiment
 
 
 def open_table(table: Mapping[str, Any]) -> Experiment:
-    """The experiment of a run that is opened to read its records or weights: parts that cannot be built are `Absent`.
+    """The experiment of a run that is opened to read its records or model: sections that cannot be built are `Absent`.
 
     >>> open_table({"rounds": 3, "model": "<source 0123456789abcdef>"}).rounds
     3
     """
-    try:
-        return from_table(table)
-    except UserError:
-        if table.keys() - settable(Experiment).keys():
-            raise
-    found: Experiment = _open(Experiment, table, "")
-    return found
-
-
-def _open(kind: Any, table: Mapping[str, Any], path: str) -> Any:
-    hints = settable(kind)
-    if unknown := table.keys() - hints.keys():
-        raise UserError(f"unknown settings {', '.join(f'{path}{name}' for name in sorted(unknown))}")
-    arguments: dict[str, Any] = {}
+    hints, found = settable(Experiment), {}
+    if table.keys() - hints.keys():
+        return from_table(table)  # which names them
     for name, value in table.items():
-        here = f"{path}{name}"
         try:
-            arguments[name] = build(hints[name], value, here)
+            found[name] = build(hints[name], value, name)
         except UserError as mistake:
-            arguments[name] = Absent(str(mistake))
-            if parsed(hints[name]).shape is Shape.SETTINGS and isinstance(value, Mapping):
-                try:
-                    arguments[name] = _open(hints[name], value, f"{here}.")
-                except UserError as inner:
-                    arguments[name] = Absent(str(inner))
-    return kind(**arguments)
+            found[name] = Absent(str(mistake))
+    return Experiment(**found)
 
 
 def build(hint: Any, value: Any, path: str, code: Code | None = None) -> Any:

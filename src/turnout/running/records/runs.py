@@ -104,10 +104,8 @@ class RunRecords(FoundRun):
         if reached is None:
             return dict.fromkeys(SPENT)
         trained_T = self.rounds["round"].astype(np.int64) < reached
-        up, down, seconds = (
-            float(np.nansum(self.rounds[name].astype(np.float64)[trained_T]))
-            for name in ("bytes_up", "bytes_down", "seconds")
-        )
+        columns = (self.rounds[name].astype(np.float64)[trained_T] for name in ("bytes_up", "bytes_down", "seconds"))
+        up, down, seconds = (float(np.nansum(column)) for column in columns)
         return dict(zip(SPENT, (float(reached), up + down, seconds), strict=True))
 
     @cached_property

@@ -129,14 +129,9 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:
         words = str(error)
-        if "full" in words or "I/O" in words:
-            sentence = f"{path} cannot be written ({words}): free some space or repair the disk, then use --resume"
-        elif "locked" in words or "busy" in words:
-            sentence = f"{path} is in use by another process ({words}): wait for it, or stop it first"
-        elif "readonly" in words or "unable to open" in words:
-            sentence = f"{path} cannot be opened ({words}): may you write to the folder?"
-        else:
-            sentence = f"{path} is damaged and cannot be read as run records ({words}): {RESTORE}"
+        sentence = f"{path} is damaged and cannot be read as run records ({words}): {RESTORE}"
+        if any(sign in words for sign in ("full", "I/O", "locked", "busy", "readonly", "unable to open")):
+            sentence = f"{path} cannot be used ({words}): is the disk full, or the folder in use or not writable?"
         raise UserError(out_of_memory(error) or sentence) from error
 
 
