@@ -8,9 +8,8 @@ Each `[variants.NAME]` of a file is a set of settings that belong together:
     algorithm.terms = ["scaffold"]
     algorithm.local.optimizer.lr = 0.05
 
-A path may be written as TOML's dotted keys, in quotes, or as tables in tables: all mean the same. A table with a `kind`
-replaces a whole part, a table without changes some settings of it. All settings of an object change at once, so that
-settings that are valid only together (`epochs = "none"`, `steps = 7`) can change together.
+A table with a `kind` replaces a whole part, a table without changes some settings of it. All settings of an object
+change at once, so that settings that are valid only together (`epochs = "none"`, `steps = 7`) can change together.
 """
 
 from __future__ import annotations
@@ -47,38 +46,12 @@ def variants_in(table: Mapping[str, Any]) -> dict[str, Experiment]:
         if not isinstance(settings, dict):
             raise UserError(f"{where} is a table of settings, [{where}], not {settings!r}")
         try:
-            changes = nested(settings)
-            if "seed" in changes:
+            if "seed" in settings:
                 raise UserError("seeds are common to all variants: --seeds N repeats them")
-            found[name] = with_table(base, changes)
+            found[name] = with_table(base, settings)
         except UserError as mistake:
             raise UserError(f"{where}: {mistake}") from mistake
     return found
-
-
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys with dots in them as tables in tables.
-
-    >>> nested({"a.b": 1, "a": {"c": 2}})
-    {'a': {'b': 1, 'c': 2}}
-    """
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        _put(found, key, value, "")
-    return found
-
-
-def _put(table: dict[str, Any], key: str, value: Any, above: str) -> None:
-    name, _, rest = key.partition(".")
-    here = f"{above}.{name}" if above else name
-    inner = {rest: value} if rest else value
-    if isinstance(inner, dict) and isinstance(table.setdefault(name, {}), dict):
-        for inside, item in inner.items():
-            _put(table[name], inside, item, here)
-    elif name in table:
-        raise UserError(f"{here} is given twice: keep one of them")
-    else:
-        table[name] = inner
 
 
 def with_setting(experiment: Experiment, setting: str) -> Experiment:
@@ -97,7 +70,9 @@ def with_value(experiment: Experiment, path: str, value: Any) -> Experiment:
     """The experiment with one setting replaced, by dotted path; a role's `kind` replaces the whole part."""
     if value == {}:
         raise UserError(f"{path} needs a kind, or settings to change")
-    found: Experiment = with_table(experiment, nested({path: value}))
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    found: Experiment = with_table(experiment, value)
     return found
 
 
