@@ -1,4 +1,4 @@
-"""Experiments from TOML, and single settings from the command line; write.py is the way back.
+"""Experiments from TOML; write.py is the way back.
 
 The dataclasses' own type hints (hints.py) drive everything: a table becomes the object its field is annotated with, a
 role (a protocol with several implementations) is chosen by `kind`, and an unknown key is an error with the nearest
