@@ -18,11 +18,32 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
 
-import turnout.roles as roles
+from turnout.data.federation import DataSpec
+from turnout.data.partition import Partition
+from turnout.data.sizes import Sizes
 from turnout.errors import UserError, lacking, nearest, plain
+from turnout.experiment import AlgorithmSpec
 from turnout.layout import Predicate
+from turnout.models.layers import ModelSpec
+from turnout.parts.aggregation import Aggregation
+from turnout.parts.closing import Closing
+from turnout.parts.compression.base import Compression
+from turnout.parts.mixing import Mixing
+from turnout.parts.optimizers import Optimizer
+from turnout.parts.schedules import Schedule
+from turnout.parts.selection import Selection
+from turnout.parts.server import ServerStep
+from turnout.parts.substitution.base import Substitution
+from turnout.parts.terms.base import Term
+from turnout.parts.weighting import Weighting
 from turnout.running.config.dotted import Code
+from turnout.settings import RuntimeSpec
 from turnout.suggestions import kinds_in
+from turnout.tasks import TaskSpec
+from turnout.world.attacks import Attack
+from turnout.world.devices import Devices
+from turnout.world.events import Events
+from turnout.world.participation import Participation
 
 Maker = Callable[..., Any]
 
@@ -52,31 +73,29 @@ FLEET = {"fleet-log": "turnout.fleet.fleet_participation:FleetLog"}
 AS_FLEET = {"as-fleet-log": "turnout.fleet.fleet_participation:AsFleetLog"}
 FLOWER = {"flower": "turnout.deploy.settings:Flower"}
 ROLES = (
-    Role("data", roles.DataSpec, ("turnout.data",), public="data", first="synthetic"),
-    Role("partition", roles.Partition, ("turnout.data.partition",), public="partition"),
-    Role("sizes", roles.Sizes, ("turnout.data.sizes",), public="data"),
-    Role(
-        "participation", roles.Participation, ("turnout.world.participation",), public="participation", satellites=FLEET
-    ),
-    Role("devices", roles.Devices, ("turnout.world.devices",), public="devices", first="tiers"),
-    Role("selection", roles.Selection, ("turnout.parts.selection",), public="selection", satellites=AS_FLEET),
-    Role("model", roles.ModelSpec, ("turnout.models",), public="models", first="logistic"),
-    Role("task", roles.TaskSpec, ("turnout.tasks",), public="tasks"),
-    Role("algorithm", roles.AlgorithmSpec, ("turnout.experiment",), satellites=SCORES),
-    Role("optimizer", roles.Optimizer, ("turnout.parts.optimizers",), public="optimizers"),
-    Role("schedule", roles.Schedule, ("turnout.parts.schedules",), public="schedules"),
-    Role("term", roles.Term, ("turnout.parts.terms",), public="terms", first="proximal"),
-    Role("mixing", roles.Mixing, ("turnout.parts.mixing",), public="mixing"),
+    Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic"),
+    Role("partition", Partition, ("turnout.data.partition",), public="partition"),
+    Role("sizes", Sizes, ("turnout.data.sizes",), public="data"),
+    Role("participation", Participation, ("turnout.world.participation",), public="participation", satellites=FLEET),
+    Role("devices", Devices, ("turnout.world.devices",), public="devices", first="tiers"),
+    Role("selection", Selection, ("turnout.parts.selection",), public="selection", satellites=AS_FLEET),
+    Role("model", ModelSpec, ("turnout.models",), public="models", first="logistic"),
+    Role("task", TaskSpec, ("turnout.tasks",), public="tasks"),
+    Role("algorithm", AlgorithmSpec, ("turnout.experiment",), satellites=SCORES),
+    Role("optimizer", Optimizer, ("turnout.parts.optimizers",), public="optimizers"),
+    Role("schedule", Schedule, ("turnout.parts.schedules",), public="schedules"),
+    Role("term", Term, ("turnout.parts.terms",), public="terms", first="proximal"),
+    Role("mixing", Mixing, ("turnout.parts.mixing",), public="mixing"),
     Role("personal", Predicate, ("turnout.parts.personal",), public="personal"),
-    Role("compression", roles.Compression, ("turnout.parts.compression",), public="compression"),
-    Role("substitution", roles.Substitution, ("turnout.parts.substitution",), public="substitution"),
-    Role("weighting", roles.Weighting, ("turnout.parts.weighting",), public="weighting"),
-    Role("aggregation", roles.Aggregation, ("turnout.parts.aggregation", "turnout.parts.robust"), public="aggregation"),
-    Role("server", roles.ServerStep, ("turnout.parts.server",), public="server"),
-    Role("closing", roles.Closing, ("turnout.parts.closing",), public="closing"),
-    Role("event", roles.Events, ("turnout.world.events",), public="events"),
-    Role("attack", roles.Attack, ("turnout.world.attacks",), public="attacks"),
-    Role("runtime", roles.RuntimeSpec, ("turnout.settings",), public="runtime", satellites=FLOWER),
+    Role("compression", Compression, ("turnout.parts.compression",), public="compression"),
+    Role("substitution", Substitution, ("turnout.parts.substitution",), public="substitution"),
+    Role("weighting", Weighting, ("turnout.parts.weighting",), public="weighting"),
+    Role("aggregation", Aggregation, ("turnout.parts.aggregation", "turnout.parts.robust"), public="aggregation"),
+    Role("server", ServerStep, ("turnout.parts.server",), public="server"),
+    Role("closing", Closing, ("turnout.parts.closing",), public="closing"),
+    Role("event", Events, ("turnout.world.events",), public="events"),
+    Role("attack", Attack, ("turnout.world.attacks",), public="attacks"),
+    Role("runtime", RuntimeSpec, ("turnout.settings",), public="runtime", satellites=FLOWER),
 )
 
 
@@ -87,7 +106,7 @@ for _role in ROLES:
     KINDS[_role.protocol] = _found if _role.first is None else {_role.first: _found[_role.first], **_found}
 ROLE_NAMES: dict[Any, str] = {role.protocol: role.name for role in ROLES}
 SATELLITES: dict[Any, Mapping[str, str]] = {role.protocol: role.satellites for role in ROLES if role.satellites}
-DEFAULT_KINDS = {roles.AlgorithmSpec: "weights"}  # the kind of a table that names none
+DEFAULT_KINDS = {AlgorithmSpec: "weights"}  # the kind of a table that names none
 
 
 def load_place(place: str) -> Any:
