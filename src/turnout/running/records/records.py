@@ -179,7 +179,7 @@ class Records:
         """(columns, rows) of a table with a column for each name, in the order of its keys."""
         keys = ", ".join(table.keys)
         columns = [name for (_, name, *_) in self.rows(f"PRAGMA table_info({table.base})")] if table.base else []
-        names = [(more, name) for more in table.more for name in self._names(more)]
+        names = [(more, name) for more in table.more for name in self._names(more, where)]
         match = " AND ".join(f"{key} = listed.{key}" for key in table.keys)
         chosen = [*(columns or table.keys), *(f"(SELECT value FROM {m} WHERE {match} AND name = ?)" for m, _ in names)]
         sources = [source for source in (table.base, *table.more) if source and not source.endswith("extras")]
@@ -228,8 +228,8 @@ class Records:
         """The names of the metrics that were evaluated for each client."""
         return self._names("client_evaluations")
 
-    def _names(self, table: str) -> list[str]:
-        return [name for (name,) in self.rows(f"SELECT DISTINCT name FROM {table} ORDER BY name")]
+    def _names(self, table: str, where: str = "") -> list[str]:
+        return [name for (name,) in self.rows(f"SELECT DISTINCT name FROM {table}{where} ORDER BY name")]
 
     def curve(self, metric: str) -> tuple[Column, Column]:
         """An evaluated metric, or a column of the rounds, as (rounds, values) without missing values."""
