@@ -13,7 +13,7 @@ from turnout.fleet import ParticipationLog, Reading, read_fleet
 from turnout.fleet.diagnosis import Diagnosis, diagnose, parts_to_try
 from turnout.fleet.diagnosis_page import sentences
 from turnout.fleet.example import ExampleFleet
-from turnout.running.config.read import with_setting
+from turnout.running.config.variants import with_setting
 
 Capture = pytest.CaptureFixture[str]
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import turnout as to
+from same_rows import same
 from turnout import testing
 from turnout.errors import UserError
 from turnout.parts.substitution import friends, random_projection
@@ -24,7 +25,6 @@ from turnout.rng import key, rng, uniform
 from turnout.running.config.read import from_table, load
 from turnout.running.config.write import to_toml
 from turnout.running.records.records import Records
-from turnout.running.records.same import same
 from turnout.types import Message, Turnout
 from worlds import EXACT, folder_run, local_updates, play, ready, world
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from commands import turnout, work_in
+from same_rows import same
 from turnout.cli.planning import make_plan
 from turnout.running.plan import write_plan
-from turnout.running.records.same import same
 
 Capture = pytest.CaptureFixture[str]
 DEMO = ["--seeds", "1", "--jobs", "1", "--set", "rounds=1", "--set", "world.data.clients=10", "-q"]

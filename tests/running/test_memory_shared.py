@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import turnout as to
+from same_rows import same
 from turnout.running import side_by_side as pool
 from turnout.running.messages import Began, Ended, Failed, Message, Note, RunPlace, in_order
-from turnout.running.records.same import same
 from turnout.running.side_by_side import at_a_time, side_by_side
 from turnout.running.state import is_held, state_of
 

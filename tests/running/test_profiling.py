@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import turnout as to
+from same_rows import same
 from turnout.cli import main
 from turnout.running.profile import STAGES, read_profiles
-from turnout.running.records.same import same
 
 
 def everything(rounds: int = 4) -> to.Experiment:
@@ -58,4 +58,4 @@ def test_the_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "s in 18 rounds" in printed  # six variants
     for stage in ("participation", "local training", "aggregate", "evaluate"):
         assert stage in printed
-    assert sorted(path.parent.parent.name for path in (tmp_path / "runs").rglob("profile.json")) == ["A", "B", "C"]
+    assert len(list((tmp_path / "runs").rglob("profile.json"))) == 6

@@ -35,8 +35,8 @@ algorithm.terms = ["scaffold"]
 algorithm.local.optimizer.lr = 0.05
 
 [variants."by steps"]
-"algorithm.local.epochs" = "none"
-"algorithm.local.steps" = 7
+algorithm.local.epochs = "none"
+algorithm.local.steps = 7
 world.participation = {kind = "dropout", rate = 0.5}
 """
 
@@ -81,7 +81,7 @@ def test_a_setting_of_one_term() -> None:
         ("[variants.v]\nalgorithm.locl.epochs = 3\n", r"variants\.v: unknown setting algorithm\.locl: did you mean"),
         ("[variants.v]\nseed = 4\n", r"variants\.v: seeds are common to all variants: --seeds N"),
         ("[variants.v]\nrounds = 'many'\n", r"variants\.v: rounds must be a whole number"),
-        ('[variants.v]\nalgorithm.local.epochs = 3\n"algorithm.local.epochs" = 4\n', "algorithm.local.epochs"),
+        ('[variants.v]\n"algorithm.local.epochs" = 4\n', "unknown setting algorithm.local.epochs"),
         ("[variants]\nv = 3\n", r"variants\.v is a table of settings"),
         ("[variants]\n", "\\[variants.scaffold\\]"),
         ("[variants.v]\nalgorithm.terms.0.mu = 0.5\n", r"variants\.v: algorithm\.terms\.0"),

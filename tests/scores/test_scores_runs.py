@@ -12,12 +12,13 @@ import torch
 import turnout as to
 from example_experiments import LABELS, three_users
 from killing import killed_and_resumed
+from same_rows import same
 from score_worlds import score_world
 from turnout.cli import main
 from turnout.running import loop
-from turnout.running.config.read import from_table, to_toml, with_setting
+from turnout.running.config.read import from_table, to_toml
+from turnout.running.config.variants import with_setting
 from turnout.running.loop import begin, rounds_of
-from turnout.running.records.same import same
 
 ROOT = Path(__file__).parents[2]
 

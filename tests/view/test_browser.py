@@ -218,7 +218,6 @@ def test_a_run_is_started_followed_killed_resumed_and_stopped(browser: Browser, 
     page.get_by_label("Name of its folder").fill("mine")
     page.get_by_role("button", name="Start").click()
     page.locator(".card", has_text="mine").wait_for(timeout=60_000)
-    assert "Training now" in page.locator("#now").inner_text(timeout=60_000)
     page.locator(".card").get_by_role("link", name="mine").click()
     page.wait_for_selector("svg[data-chart]")
     first = rounds_shown(page)
@@ -227,7 +226,6 @@ def test_a_run_is_started_followed_killed_resumed_and_stopped(browser: Browser, 
     before = picture.get_attribute("d")
     redrawn = "d => document.querySelector('svg[data-chart] path.line').getAttribute('d') !== d"
     until(page, redrawn, before)
-    assert page.locator("#at-work").inner_text().count("asked: 0, 1, 2") == 1
     holder = holder_of(runs / "mine" / ".lock")
     assert holder is not None
     os.kill(holder.process, signal.SIGKILL)

@@ -22,7 +22,7 @@ from asgi import Browser
 from turnout.errors import UserError
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.folder import held
-from turnout.running.records.records import Records, end_now, keep_now, read_now
+from turnout.running.records.records import Records
 from turnout.running.state import interrupt, is_held
 from turnout.view.live.acting import Actions
 from turnout.view.live.app import make_app
@@ -79,10 +79,7 @@ ADDRESSES = [
 def test_clients_are_called_by_their_names(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     (run / "data.json").write_text(json.dumps({"names": ["ada", "bob", "cyd", "dee"]}))
-    with held(run), Records.open(run / "records.sqlite") as records:
-        keep_now(records, 3, [1, 3])
-        browser = client_of(make_app(tmp_path, HERE))
-        assert "round 3: 2 asked: bob, dee" in browser.get("/").text
+    browser = client_of(make_app(tmp_path, HERE))
     assert ">cyd</a>" in browser.get("/clients?name=run").text
     assert "Client dee of run" in browser.get("/client?name=run&client=3").text
     assert "&#34;ada&#34;" in browser.get("/run?name=run").text, "the turnout map"
@@ -214,20 +211,6 @@ def test_a_change_is_told(tmp_path: Path) -> None:
     assert "event: hello" in hello
     assert first == 'event: changed\ndata: ["first"]\n\n'
     assert '"second"' in second
-
-
-def test_who_is_at_work_is_kept_while_a_round_goes_on(tmp_path: Path) -> None:
-    make_run(tmp_path / "run")
-    with Records.open(tmp_path / "run" / "records.sqlite") as records:
-        keep_now(records, 7, list(range(2000)))
-        with held(tmp_path / "run"):
-            browser = client_of(make_app(tmp_path, HERE))
-            assert "round 7: 2,000 asked: 0, 1, 2," in browser.get("/run?name=run").text
-        now = read_now(records)
-        assert now is not None
-        assert (now.round, now.asked, len(now.clients)) == (7, 2000, 1000)
-        end_now(records)
-        assert read_now(records) is None
 
 
 def test_the_process_that_works_in_a_folder_is_interrupted(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import flower_grid
 import turnout as to
+from same_rows import same
 from turnout.cli import main
 from turnout.deploy.grid import GridLink
 from turnout.deploy.server import serve_experiment
@@ -24,7 +25,6 @@ from turnout.round_record import RoundRecord
 from turnout.running.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from turnout.running.records.finding import find_runs
 from turnout.running.records.records import Records
-from turnout.running.records.same import same
 from turnout.runtimes.timing import buffered
 from turnout.server.state import Server
 from turnout.view.report.lines import time_after

@@ -12,11 +12,12 @@ from pathlib import Path
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.recipes import cook, find_recipe
-from turnout.running.config.read import from_table, load, parse_value, read_file, with_setting, with_value
-from turnout.running.config.variants import variants_in
+from turnout.running.config.read import from_table, load, parse_value, read_file
+from turnout.running.config.variants import variants_in, with_setting, with_value
 from turnout.running.folder import contents, new_folder
 from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs, tracked_by
-from turnout.running.records.finding import RunEntry, read_run_list
+from turnout.running.records.finding import read_run_list
+from turnout.running.records.runs import FoundRun
 from turnout.runtimes.crew import KEPT
 from turnout.runtimes.processes import GROUP, Ranks, opened, under_torchrun
 from turnout.settings import InProcess, Processes
@@ -172,15 +173,16 @@ def _holds_runs(out: Path) -> bool:
 
 def _from_folder(out: Path, settings: Sequence[str], track: Sequence[str]) -> RunPlan:
     """The runs in a folder, finished or not."""
-    title, entries = out.name, [RunEntry("", 0, ".")]
+    title, found = out.name, [FoundRun("", 0, out)]
     if (out / "runs.json").is_file():
         listed = read_run_list(out)
-        title, entries = listed.title, list(listed.runs)
+        title, found = listed.title, listed.runs
     runs = []
-    for entry in entries:
-        given = _with_settings(load(out / entry.path / "experiment.toml"), settings)
+    for run in found:
+        given = _with_settings(load(run.path / "experiment.toml"), settings)
         experiment = tracked_by({"": given}, track)[""]
-        runs.append(PlannedRun(entry.variant or experiment.title or title, experiment.seed, experiment, entry.path))
+        path = str(run.path.relative_to(out))
+        runs.append(PlannedRun(run.variant or experiment.title or title, experiment.seed, experiment, path))
     return RunPlan(title, runs, out)
 
 

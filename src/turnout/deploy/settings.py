@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from turnout.errors import UserError, nearest
 from turnout.settings import InProcess
-from turnout.suggestions import suggest_settings
 
 if TYPE_CHECKING:
     from turnout.data.federation import Federation
@@ -96,4 +95,3 @@ class Flower:
 
 
 KINDS = {"flower": Flower}
-suggest_settings(Flower)

@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ import torch
 from turnout import __version__
 from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.machine.activity import Publisher
 from turnout.machine.checksums import UNREADABLE, read_json, text_with_checksum, write_json
 from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
@@ -34,7 +32,7 @@ from turnout.running.config.run_file import check_reads_back, check_same
 from turnout.running.folder import contents, delete_run, make_folder, refuse_full, refuse_to_delete
 from turnout.running.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
 from turnout.running.records.export import export_events, export_turnout
-from turnout.running.records.records import Records, end_now, keep_now
+from turnout.running.records.records import Records
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
 from turnout.running.tracks.first_values import FILE as FIRST_VALUES
 from turnout.running.tracks.first_values import read_first_values
@@ -96,7 +94,6 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
         try:
             yield from _rounds(track, state, first, records, _Checkpoints(track, folder, records, client_files))
         finally:
-            end_now(records)
             export_turnout(records, folder / "turnout.csv", track.names)
             export_events(records, folder / "events.csv", track.names)
             track.data().write(folder)  # with the clients that have enrolled since
@@ -110,12 +107,11 @@ def _rounds(
     experiment = track.experiment
     progress = Progress.from_records(records, experiment)
     stopped = reason_to_stop(experiment, progress) if first else None
-    publisher = Publisher(partial(keep_now, records))
     for t in range(first, experiment.rounds):
         if stopped:
             return
         start = time.perf_counter()
-        with stage("weights"), publisher.active():
+        with stage("weights"):
             state, record = track.round(state, t)
         step = FinishedRound(replace(record, seconds=time.perf_counter() - start), None)
         if (t + 1) % experiment.evaluate.every == 0:

@@ -115,7 +115,7 @@ def other_runs(plan: RunPlan) -> list[str]:
     paths = {run.path for run in plan.runs}
     try:
         listed = read_run_list(plan.out).runs
-        return [f"{run.variant} seed {run.seed}" for run in listed if run.path not in paths]
+        return [run.name for run in listed if str(run.path.relative_to(plan.out)) not in paths]
     except (OSError, UserError):  # a new folder, or a damaged list, which will be rewritten
         files = sorted(plan.out.glob("*/seed-*/experiment.toml"))
         begun = {str(path.parent.relative_to(plan.out)): path.parent for path in files}

@@ -21,7 +21,7 @@ from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.machine.checksums import read_json, write_json
 from turnout.machine.lock import holder_of, is_locked
-from turnout.running.config.run_file import new_settings
+from turnout.running.config.run_file import changed_settings
 from turnout.running.folder import LOCK_FILE
 from turnout.running.records.finding import read_run_list
 from turnout.running.records.records import Records
@@ -87,7 +87,11 @@ def state_of(folder: Path) -> RunState:
 def is_complete(folder: Path, experiment: Experiment) -> bool:
     """Whether a run has ended in its folder with these rounds and stop rules."""
     settings = folder / "experiment.toml"
-    if not settings.is_file() or not (folder / RECORDS).is_file() or new_settings(settings, experiment):
+    if (
+        not settings.is_file()
+        or not (folder / RECORDS).is_file()
+        or changed_settings(settings, experiment, ("title", "runtime"))
+    ):
         return False
     found = state_of(folder)
     return found.state == "finished" and (found.why is not None or found.done == experiment.rounds)
@@ -204,7 +208,7 @@ def _listed(path: Path, each: bool) -> list[ListedRun]:
     if not (path / "runs.json").is_file():
         return [ListedRun(path, state_of(path))]
     try:
-        entries = [(entry.variant, path / entry.path) for entry in read_run_list(path).runs]
+        entries = [(run.variant, run.path) for run in read_run_list(path).runs]
     except (OSError, UserError) as error:
         return [ListedRun(path, RunState("failed", why=str(error)))]
     if each:

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from turnout.clients.metrics import summary
-from turnout.machine import activity
 from turnout.machine.profiling import stage
 from turnout.parts.selection import chosen
 from turnout.round_record import RoundRecord, mean_of, over_cohort
@@ -80,7 +79,6 @@ def run_round(
     if not len(client_C):
         return server, replace(record, skipped="no client was asked")
 
-    activity.asked(t, client_C.tolist)
     with stage("client work"):
         answer = runtime.build(BuildRequest(t, lr, client_C, server.averages))
     # the samples of this round of clients that replied, the usual number of the others

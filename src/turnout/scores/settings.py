@@ -14,7 +14,6 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import Adam
 from turnout.parts.selection import Everyone, Selection
 from turnout.settings import Evaluate
-from turnout.suggestions import suggest_settings
 from turnout.tasks import TaskSpec
 from turnout.world.client_names import ClientNames
 
@@ -221,5 +220,3 @@ class ModelPlan:
 
 
 KINDS = {"scores": Scores, "paper-literal": paper_literal}
-for setting in (Distil, EarlyStopping, Scores, Uses):
-    suggest_settings(setting)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from turnout.clients.metrics import summary
 from turnout.data import Federation
-from turnout.data.description import Description, described
 from turnout.data.federation import digest
 from turnout.engine.trainers import place_of
 from turnout.errors import UserError
@@ -26,7 +25,7 @@ from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.config.run_file import lasting
 from turnout.running.tracks.building import bound, build_model, first_calendar, log_matches, try_turnout, with_all_sizes
 from turnout.running.tracks.first_values import FirstValues
-from turnout.running.tracks.track import OnRuntime, fingerprint, record_bytes, sample_of
+from turnout.running.tracks.track import Track, fingerprint, record_bytes, sample_of
 from turnout.scores.devices import DeviceScores, ScoreTasks
 from turnout.scores.exchange import ScoreRuntime, ScoreSetup
 from turnout.scores.round import ScoreServer, run_round
@@ -119,7 +118,7 @@ def factory_of(settings: RuntimeSpec) -> ScoreFactory:
 
 
 @dataclass(frozen=True, eq=False)
-class ScoreTrack(OnRuntime):
+class ScoreTrack(Track):
     """Federated scores, prepared for one experiment.
 
     experiment   as prepared
@@ -202,9 +201,6 @@ class ScoreTrack(OnRuntime):
         if module is None:
             raise UserError(f"client {client} has not trained a model yet: it has not taken part")
         return module
-
-    def data(self) -> Description:
-        return described(replace(self.enrolment, clients=self.clients, names=self.names), self.fingerprint)
 
     def memory(self) -> dict[str, int]:
         selection = self.algorithm.selection

@@ -23,7 +23,8 @@ from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.control_variates import Scaffold
 from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedNova
-from turnout.running.config.read import parse_value, with_value
+from turnout.running.config.read import parse_value
+from turnout.running.config.variants import with_value
 from turnout.running.records.glossary import Glossary
 from turnout.tasks import TaskSpec, Unit
 

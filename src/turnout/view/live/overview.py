@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,12 @@ from markupsafe import Markup
 from turnout.errors import UserError
 from turnout.running.charts.lines import spark
 from turnout.running.charts.units import show
-from turnout.running.records.finding import client_names, runs_in
-from turnout.running.records.records import Records, read_now
+from turnout.running.records.finding import runs_in
+from turnout.running.records.records import Records
 from turnout.running.records.runs import FoundRun
 from turnout.running.state import RECORDS, ListedRun
 from turnout.view.live.watched import WatchedFolder
 
-NAMED = 24  # clients at work that the first page names
 WORST = ("running", "failed", "interrupted", "waiting", "finished")
 CAN_RESUME = ("interrupted", "failed", "waiting")
 
@@ -54,25 +52,9 @@ def run_row(name: str, run: ListedRun, watched: WatchedFolder) -> dict[str, Any]
         "result": "" if metric is None or value is None else f"{metric} {show(value, state.unit)}",
         "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when)) if run.when else "",
         "curve": curve,
-        "activity": _activity(run.path) if running else "",
         "running": running,
         "can_resume": not running and any(word in state.state for word in CAN_RESUME),
     }
-
-
-def _activity(path: Path) -> str:
-    """Which clients train now, in words; empty where no round is open."""
-    for found in _inside(path):
-        now = None
-        with suppress(UserError), Records.read(found.path / RECORDS) as records:  # one may be just beginning
-            now = read_now(records)
-        if now is not None:
-            names = dict(enumerate(client_names(found.path)))
-            listed = ", ".join(names.get(client, str(client)) for client in now.clients[:NAMED])
-            more = f" and {now.asked - NAMED:,} more" if now.asked > NAMED else ""
-            which = "" if found.seed is None else f"{found.name}, "
-            return f"{which}round {now.round}: {now.asked:,} asked: {listed}{more}"
-    return ""
 
 
 def _inside(path: Path) -> list[FoundRun]:

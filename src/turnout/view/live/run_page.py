@@ -101,7 +101,7 @@ def clients_page(watched: WatchedFolder, name: str, page: int, order: str, numbe
     run = runs.runs[number]
     main = next(iter(runs.glossary.in_order(run.client_values)), None)
     with Records.read(run.path / RECORDS) as records:
-        found = records.db.execute(_CLIENTS).fetchall()
+        found = list(records.rows(_CLIENTS))
     ids, values = run.client_values[main] if main else (np.array([]), np.array([]))
     measured = dict(zip(ids.tolist(), values.tolist(), strict=True))
     rows = [(*row, measured.pop(row[0], None)) for row in found]  # (client, asked, answered, work, last, value)

@@ -12,10 +12,9 @@ from typing import Any
 
 from turnout.errors import UserError
 from turnout.machine.files import replacing
-from turnout.running.records.export import TABLES
 from turnout.running.records.finding import runs_in
-from turnout.running.records.records import Records
-from turnout.running.records.runs import FILE
+from turnout.running.records.records import FILE, Records
+from turnout.running.records.schema import TABLES
 
 
 def write_csv(folder: Path, to: Path) -> dict[str, int]:
@@ -24,22 +23,27 @@ def write_csv(folder: Path, to: Path) -> dict[str, int]:
         raise UserError(f"{to} is a file, and several tables are written: give a folder")
     found, written = runs_in(folder), {}
     to.mkdir(parents=True, exist_ok=True)
-    for table in TABLES:
-        columns: dict[str, Any] = {}
+    for title, table in TABLES.items():
+        columns: dict[str, None] = {}
         for run in found.runs:
             with Records.read(run.path / FILE) as records:
-                columns |= dict.fromkeys(table.columns(records))
+                names, rows = records.wide(table)
+                if next(rows, None) is not None:
+                    columns |= dict.fromkeys(names)
+        columns.pop("number", None)  # of events in a round: their order tells it
         if not columns:
             continue
-        path, count = to / f"{table.name}.csv", 0
+        path, count = to / f"{title}.csv", 0
         with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as out:
             writer = csv.writer(out)
             writer.writerow([*([] if found.single else ["variant", "seed"]), *columns])
             for run in found.runs:
                 first: tuple[Any, ...] = () if found.single else (run.variant, run.seed)
                 with Records.read(run.path / FILE) as records:
-                    for row in table.rows(records, list(columns)):
-                        writer.writerow(first + row)
+                    names, rows = records.wide(table)
+                    for row in rows:
+                        values = dict(zip(names, row, strict=True))
+                        writer.writerow([*first, *(values.get(name) for name in columns)])
                         count += 1
         written[path.name] = count
     return written

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from turnout.errors import UserError, nearest
 from turnout.running.records.finding import runs_in
-from turnout.running.records.runs import FILE
+from turnout.running.records.records import FILE
 from turnout.running.tracking import TrackedRun, Tracker, flat, own_tracker, recorded
 
 TRACKERS = {
