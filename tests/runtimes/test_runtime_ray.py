@@ -11,11 +11,11 @@ import pytest
 
 import turnout as to
 from example_experiments import ternary, three_users
+from parity import difference, played, shrunk
 from turnout.machine.optional import optional
 from turnout.recipes import participation
 from turnout.runtimes.crew import KEPT
 from turnout.runtimes.ray import RayWorkers
-from turnout.testing.parity import difference, played, shrunk
 
 HERE = to.runtime.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
 TERNARY = shrunk(ternary(), rounds=5)

@@ -12,7 +12,6 @@ data.py       data, partitions, sizes, models, tasks
 clients.py    optimizers, schedules, compression
 terms.py      terms of the gradient
 server.py     weighting, aggregation, server step, substitution, mixing, closing
-parity.py     the same experiment on different runtimes (`turnout parity`)
 """
 
 from __future__ import annotations
