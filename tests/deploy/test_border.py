@@ -146,12 +146,12 @@ def test_gradients(every: int, tmp_path: Path) -> None:
 
 
 def score_world(clients: int) -> to.Experiment:
-    """Clients with the same labels, whose models begin with the average of all."""
+    """Clients with the same labels."""
     return to.Experiment(
         world=to.World(to.data.Arriving(to.data.Digits(), (("3", "5"),) * clients, per_label=6, public=12)),
         model=to.models.MLP(8),
         algorithm=to.scores.Scores(
-            local=to.Local(to.SGD(0.1), epochs=1, batch_size=5), start="averaged", distil=to.scores.Distil(epochs=1)
+            local=to.Local(to.SGD(0.1), epochs=1, batch_size=5), distil=to.scores.Distil(epochs=1)
         ),
         rounds=2,
         runtime=Flower(clients=clients, start_with=clients, round_seconds=60.0, request_seconds=60.0, server_data=True),

@@ -34,21 +34,10 @@ from turnout.runtimes.remote import (
     RemoteAnswer,
     RemoteClients,
 )
-from turnout.runtimes.schema import COUNT, FLOATS, WHOLE, Flag, Kind, Maybe, Number, Refused, RowSchema, Whole, read
+from turnout.runtimes.schema import COUNT, FLOATS, WHOLE, Flag, Maybe, Number, Refused, RowSchema, Whole, read
 from turnout.runtimes.wire import pack, unpack
 from turnout.scores.clients import ScoreClients
-from turnout.scores.exchange import (
-    Averages,
-    BuildAnswer,
-    BuildRequest,
-    LearnReply,
-    LearnRequest,
-    OwnOutput,
-    ScoreSetup,
-    TimeSpent,
-    records_of,
-    tree_of,
-)
+from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnRequest, OwnOutput, ScoreSetup, records_of, tree_of
 from turnout.types import State, Tensors, unflatten
 
 
@@ -64,7 +53,6 @@ class DeviceScores:
         self.devices, self.names, self.examples, self.events = devices, devices.names, devices.examples, devices.events
         self.noted, self.save, self.load = devices.noted, devices.save, devices.load
         self.durable, self.close = devices.durable, devices.close
-        self.models = ScoreClients(setup, []) if setup.algorithm.start == "averaged" else None
 
     def wrong_labels(self, head: State) -> str | None:
         """Why a device's introduction is refused."""
@@ -77,7 +65,7 @@ class DeviceScores:
         return [torch.tensor(self.devices.labels(c), dtype=torch.int64) for c in client_C.tolist()]
 
     def build(self, request: BuildRequest) -> BuildAnswer:
-        common = pack({"t": request.t, "lr": request.lr, "averages": request.averages})
+        common = pack({"t": request.t, "lr": request.lr})
         task = DeviceTask("work", lambda client, seconds: ({}, {COMMON: common}), self._built, request.t)
         done = self.devices.work(request.client_C, task)
         return BuildAnswer.join((done[client] for client in sorted(done)), request.client_C, self.full_work)
@@ -91,19 +79,17 @@ class DeviceScores:
         kind = RowSchema(shape, low=0.0, high=1.0) if softmax else RowSchema(shape)
         return read_scores(answer.parts[REPLY], client, labels, kind, self.full_work, most)
 
-    def learn(self, request: LearnRequest) -> Sequence[LearnReply]:
+    def learn(self, request: LearnRequest) -> Sequence[OwnOutput]:
         common = pack({"t": request.t, "open_R": request.open_R, "tested_R": request.tested_R})
 
         def message(client: int, seconds: float) -> tuple[State, Parts]:
             return {}, {COMMON: common, OWN: pack({"mean": {str(client): request.mean[client]}})}
 
-        def read(client: int, answer: RemoteAnswer) -> LearnReply:
-            set_l = torch.tensor(self.devices.labels(client))
-            weights: Averages = {}  # names and shapes of what it sends of its model
-            if self.models is not None:
-                architecture = self.models.architectures.of(client, request.t, len(set_l))
-                weights = architecture.weights([set_l], architecture.fresh(request.t, 1))[0]
-            return read_learnt(answer.parts[REPLY], client, len(set_l), _count(request.tested_R), weights)
+        def read(client: int, answer: RemoteAnswer) -> OwnOutput:
+            found = read_output(answer.parts[REPLY], client, len(self.names_of_labels), _count(request.tested_R))
+            if tuple(found.set_l.tolist()) != self.devices.labels(client):
+                raise Refused("it has learnt other labels than its own")
+            return found
 
         found = self.devices.survey(request.client_C, DeviceTask("learn", message, read))
         self.devices.mark_used(torch.tensor(sorted(found), dtype=torch.int64), request.t)
@@ -116,7 +102,10 @@ class DeviceScores:
         parts, labels = {COMMON: pack({"tested": tested_R})}, len(self.names_of_labels)
 
         def read(client: int, answer: RemoteAnswer) -> OwnOutput:
-            return read_output(answer.parts[REPLY], client, labels, _count(tested_R))
+            found = read_output(answer.parts[REPLY], client, labels, _count(tested_R))
+            if found.output_Tl is None:
+                raise Refused("its answer has no output")
+            return found
 
         task = DeviceTask("measure", lambda client, seconds: ({}, parts), read)
         return list(self.devices.survey(client_C, task).values())
@@ -148,8 +137,8 @@ def read_scores(
         f"{own}/set_l": RowSchema((len(set_l),), WHOLE),
         f"{own}/f_Rl": score_Rl,
         f"{own}/examples": Whole(1, examples),
-        f"{own}/loss": Number(), f"{own}/epochs": Number(0.0), f"{own}/finite": Flag(), f"{own}/weight_bytes": Whole(),
-        **{f"spent/{name}": Number(0.0) for name in vars(TimeSpent())},
+        f"{own}/loss": Number(), f"{own}/finite": Flag(), f"{own}/weight_bytes": Whole(),
+        **{f"{own}/{name}": Number(0.0) for name in ("epochs", "training", "scoring")},
     })  # fmt: skip
     if found[f"{own}/set_l"].tolist() != list(set_l):
         raise Refused("its scores are of other labels than its own")
@@ -158,25 +147,18 @@ def read_scores(
     return BuildAnswer.of(unflatten({}, found))
 
 
-def read_learnt(message: bytes, client: int, labels: int, tested: int, weights: Averages) -> LearnReply:
-    """The answer of one client to the second question; `weights`: names and shapes of the weights it sends."""
-    schema: dict[str, Kind] = {f"{client}/client": Whole(client, client)}
-    schema[f"{client}/output_Tl"] = Maybe(RowSchema((tested, labels)))
-    for where, named in weights.items():
-        schema |= {f"{client}/weights/{where}/{name}": RowSchema(tuple(value.shape)) for name, value in named.items()}
-    return records_of(LearnReply, unflatten({}, read(message, schema)))[0]
-
-
 def read_output(message: bytes, client: int, labels: int, tested: int) -> OwnOutput:
-    """The output of one client's latest model; there are so many labels in all."""
+    """The output of one client's latest model, if it has sent it; there are so many labels in all."""
     found = read(message, {
         f"{client}/client": Whole(client, client), f"{client}/set_l": RowSchema((None,), WHOLE, 0, labels - 1),
-        f"{client}/output_Tl": RowSchema((tested, None)),
+        f"{client}/output_Tl": Maybe(RowSchema((tested, None))),
     })  # fmt: skip
-    set_l = found[f"{client}/set_l"].tolist()
-    if set_l != sorted(set(set_l)) or found[f"{client}/output_Tl"].shape[1] != len(set_l):
+    (answer,) = records_of(OwnOutput, unflatten({}, found))
+    set_l = answer.set_l.tolist()
+    columns = len(set_l) if answer.output_Tl is None else answer.output_Tl.shape[1]
+    if set_l != sorted(set(set_l)) or columns != len(set_l):
         raise Refused("its output is not one column a label")
-    return records_of(OwnOutput, unflatten({}, found))[0]
+    return answer
 
 
 def _count(tested_R: Tensor) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from turnout.data.description import Description
+from turnout.data.description import Description, described
 from turnout.data.federation import Federation
 from turnout.exchange import ClientKeeper
 from turnout.experiment import Experiment
@@ -111,6 +112,10 @@ class OnRuntime:
     experiment: Experiment
     runtime: ClientKeeper
     enrolment: Enrolment
+    fingerprint: str
+
+    def data(self) -> Description:
+        return described(replace(self.enrolment, clients=self.clients, names=self.names), self.fingerprint)
 
     @property
     def clients(self) -> int:

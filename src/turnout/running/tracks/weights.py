@@ -15,7 +15,6 @@ from torch import nn
 from turnout.clients.metrics import spread, summary
 from turnout.clients.state import central_model
 from turnout.context import Context
-from turnout.data.description import Description, described
 from turnout.data.federation import CentralSet
 from turnout.errors import UserError
 from turnout.exchange import Enrolment, Measure, Measured, Runtime
@@ -133,11 +132,6 @@ class Weights(OnRuntime):
             flat_P, states = self.runtime.simulation.own_model(client, self.asked(state, 0))
         module, unit = filled(self.template, self.model.layout, flat_P, states), self.enrolment.standardised
         return module if unit is None else Predictor(module, unit).eval()
-
-    # -- what it takes
-
-    def data(self) -> Description:
-        return described(replace(self.enrolment, clients=self.clients, names=self.names), self.fingerprint)
 
     def memory(self) -> dict[str, int]:
         algorithm, shared = self.algorithm, self.model.layout.shared
