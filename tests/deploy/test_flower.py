@@ -181,8 +181,8 @@ def test_a_node_that_cannot_say_yet_who_it_is_is_asked_again(tmp_path, monkeypat
         assert "not now" in str(records.rounds()["failed"][0])
 
 
-def test_a_slow_node_is_left_alone_and_its_late_reply_is_used_where_asked_for(tmp_path):
-    experiment = world().but(**{"runtime.late": "use", "runtime.round_seconds": 0.5, "runtime.request_seconds": 0.3})
+def test_a_slow_node_is_left_alone_and_its_late_reply_is_discarded(tmp_path):
+    experiment = world().but(**{"runtime.round_seconds": 0.5, "runtime.request_seconds": 0.3})
     devices = devices_of(experiment, "012", tmp_path / "devices")
     grid = HereGrid(devices)
     serve_experiment(GridLink(grid), experiment.but(rounds=1), tmp_path / "run")
@@ -193,7 +193,7 @@ def test_a_slow_node_is_left_alone_and_its_late_reply_is_used_where_asked_for(tm
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         rounds = records.rounds()
         assert rounds["answered"].tolist()[1] == 2
-        assert 1.0 in rounds["late_used"].tolist()
+        assert 1.0 in rounds["late"].tolist()
     assert len([node for node, _ in again.sent if node == 101]) <= before + 2
 
 
@@ -203,7 +203,6 @@ def test_a_slow_node_is_left_alone_and_its_late_reply_is_used_where_asked_for(tm
         ({"world.participation": to.participation.Dropout(0.3)}, "simulates who turns up"),
         ({"world.events": (to.Join(1, 2),)}, "let devices join and leave"),
         ({"evaluate.substitution": True}, "only a simulation"),
-        ({"runtime.late": "use", "algorithm.compression": to.compression.SparseTernary()}, "only dense ones"),
         ({"runtime": to.runtime.InProcess()}, 'runtime.kind = "flower"'),
     ],
 )

@@ -45,8 +45,6 @@ class DeviceScores:
     """The server's side. Labels are those that devices enrolled with."""
 
     def __init__(self, setup: ScoreSetup, settings: Any):
-        if settings.late == "use":
-            raise UserError("runtime.late = 'use' takes updates of weights: leave it out where scores are federated")
         self.setup, self.full_work = setup, setup.algorithm.local.full_work
         self.samples, self.names_of_labels = len(setup.public.x), setup.federation.labels
         devices: RemoteClients = settings.connect(setup.experiment, setup.federation, self.wrong_labels)
