@@ -15,8 +15,8 @@ from deployments import Deployment, deployed
 from flower_grid import HereGrid, devices_of
 from forgers import Forger, HandMade
 from hand_made import BAD_HELLOS, TWO_HUNDRED, listed
+from turnout.deploy.apps import GridLink
 from turnout.deploy.demo import compare
-from turnout.deploy.grid import GridLink
 from turnout.deploy.policy import Policy, PolicyConditions
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
@@ -169,7 +169,7 @@ def test_scores(question: str, table: dict[str, tuple[object, ...]], every: int,
     for silent in (False, True):
         out = tmp_path / f"run-{silent}"
         devices = devices_of(experiment, [str(i) for i in range(clients)], tmp_path / f"devices-{silent}")
-        forgers = [Forger(d, d.identity.name, [a], silent) for d, a in zip(devices[GOOD:], answers, strict=True)]
+        forgers = [Forger(d, d.name, [a], silent) for d, a in zip(devices[GOOD:], answers, strict=True)]
         serve_experiment(GridLink(HereGrid([*devices[:GOOD], *forgers])), experiment, out)
         with Records.read(out / "records.sqlite") as records:
             curves = {name: records.curve(name)[1].tolist() for name in records.metrics()}

@@ -14,8 +14,8 @@ import turnout as to
 from flower_grid import HereGrid, devices_of
 from spoilt import KINDS, Spoilt
 from turnout.deploy.answering import LEAVING, LEFT
+from turnout.deploy.apps import GridLink
 from turnout.deploy.device import DeviceSettings, make_device
-from turnout.deploy.grid import GridLink
 from turnout.deploy.policy import Policy
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower

@@ -23,8 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from parity import Difference, of_tensors, one_process, small_recipes
 from turnout.deploy.app import for_devices
-from turnout.deploy.apps import device_of
-from turnout.deploy.grid import GridLink, answered
+from turnout.deploy.apps import GridLink, answered, device_of
 from turnout.deploy.link import Link
 from turnout.deploy.server import serve_experiment
 from turnout.errors import UserError
@@ -126,7 +125,7 @@ def simulate(main: Callable[[Link], None], folder: Path, nodes: int, workers: in
     @client_app.query()
     def answer(message: Message, context: Context) -> Message:
         node, current = context.node_config["partition-id"], (folder / CURRENT).read_text()
-        return answered(device_of(str(folder / current / f"device-{node}.toml")), message)
+        return answered(device_of(folder / current / f"device-{node}.toml"), message)
 
     machine = {"num_cpus": workers, "include_dashboard": False}
     settings: Any = {"init_args": machine, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}

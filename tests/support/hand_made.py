@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from forgers import GONE, Forger, HandMade
-from turnout.deploy.device import open_device, read_device, stay_as
+from turnout.deploy.device import open_device, read_device
+from turnout.deploy.warm import stay
 from turnout.runtimes import wire
 from turnout.runtimes.remote import HEAD, OWN, REPLY, Parts
 
@@ -263,7 +264,7 @@ def be_forgers(files: list[Path]) -> None:
     for path, answers in zip(files, tasks, strict=True):
         said = read_device(path)
         forger = Reporting(open_device(path), said.client, answers)
-        threads.append(threading.Thread(target=stay_as, args=(forger, said), daemon=True))
+        threads.append(threading.Thread(target=stay, args=(forger, said), daemon=True))
     for thread in threads:
         thread.start()
     for thread in threads:

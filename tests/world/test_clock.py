@@ -16,7 +16,7 @@ import flower_grid
 import turnout as to
 from turnout.cli import main
 from turnout.cli.planning import with_deadlines
-from turnout.deploy.grid import GridLink
+from turnout.deploy.apps import GridLink
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
 from turnout.parts.compression.error_feedback import BroadcastLog

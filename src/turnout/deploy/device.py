@@ -4,14 +4,13 @@ experiment = "experiment.toml"     # the server's file: model, algorithm, task a
 client = "kitchen"                 # the client's name (or its number, if the data numbers its clients)
 superlink = "192.0.2.7:8000"
 [data]                             # this device's own data; by default that of the experiment
-[policy]                           # when it works: least_battery, only_charging, unmetered, quiet, own
+[policy]                           # when it works: least_battery, only_charging, quiet, own
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from turnout.data.agreement import as_agreed
 from turnout.data.description import described, enrolment_of
 from turnout.data.federation import DataSpec
 from turnout.data.renumbered import alone
-from turnout.deploy.answering import LEAVING, LEFT, ClientDevice, Identity, WeightTasks
+from turnout.deploy.answering import LEAVING, LEFT, ClientDevice, WeightTasks
 from turnout.deploy.enrolment import digest_of
 from turnout.deploy.policy import Policy
 from turnout.deploy.processes import free_port, program, surroundings
@@ -114,27 +113,7 @@ def make_device(experiment: Experiment, settings: DeviceSettings, data_dir: Path
         clients = getattr(experiment.runtime, "clients", enrolment.clients)  # models are planned for all of them
         tasks = track_of(given).client_tasks(given, replace(enrolment, clients=clients), federation, settings.folder)
     description, digest = described(enrolment, "").text(), digest_of(tasks.experiment)
-    identity = Identity(settings.client, description, digest, settings.key, tasks.values)
-    return ClientDevice(identity, tasks, settings.folder, settings.policy)
-
-
-def run_once(paths: Sequence[Path]) -> None:
-    """Run these devices, a thread each, until they have left or their connections are lost for good."""
-    devices = [(open_device(path), read_device(path)) for path in paths]
-    threads = [threading.Thread(target=stay_as, args=own, daemon=True) for own in devices[1:]]
-    for thread in threads:
-        thread.start()
-    stay_as(*devices[0])
-    for thread in threads:
-        thread.join()
-
-
-def stay_as(device: ClientDevice, settings: DeviceSettings) -> None:
-    """Run a device, connected as its file says, until it has left or its connection is lost for good."""
-    from turnout.deploy.warm import Speed, stay
-
-    speed = Speed(settings.look, settings.down_mbps, settings.up_mbps)
-    stay(device, settings.superlink, settings.root, settings.key, speed)
+    return ClientDevice(settings.client, description, digest, tasks, settings.folder, settings.policy, settings.key)
 
 
 def stock_command(path: Path, port: int) -> list[str]:

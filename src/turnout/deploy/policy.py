@@ -1,4 +1,4 @@
-"""Whether a device accepts work now: battery, charging, metered network, quiet hours, or the user's own function.
+"""Whether a device accepts work now: battery, charging, quiet hours, or the user's own function.
 
 What the platform reports is read; otherwise the configured value counts. A check that cannot be made passes.
 """
@@ -22,13 +22,11 @@ class PolicyConditions:
 
     battery   part of its battery that is left
     charging  whether it is charging
-    metered   whether its network is metered
     hour      of the day, such as 13.5
     """
 
     battery: float | None = None
     charging: bool | None = None
-    metered: bool | None = None
     hour: float = 12.0
 
 
@@ -38,16 +36,12 @@ class Policy:
 
     least_battery   not with less of its battery than this part, unless it is charging
     only_charging   only while it is charging
-    unmetered       not on a metered network (as the platform reports, or `metered` below)
-    metered         whether the network is metered, if the platform does not report it
     quiet           hours in which it does not work: "22-7", "12-13"; several with commas
     own             the user's own function without arguments, True to work: "package.module:name" in files
     """
 
     least_battery: float = 0.0
     only_charging: bool = False
-    unmetered: bool = False
-    metered: bool = False
     quiet: str = ""
     own: OwnRule | None = None
 
@@ -67,8 +61,6 @@ class Policy:
             return f"battery at {100 * now.battery:.0f} %"
         if self.only_charging and now.charging is False:
             return "not charging"
-        if self.unmetered and (self.metered if now.metered is None else now.metered):
-            return "metered network"
         for first, last in quiet_hours(self.quiet):
             if first <= now.hour < last if first <= last else now.hour >= first or now.hour < last:
                 return "quiet hours"
@@ -88,7 +80,7 @@ def quiet_hours(text: str) -> list[tuple[float, float]]:
 
 
 def conditions() -> PolicyConditions:
-    """The state of this machine (Linux: /sys/class/power_supply; NetworkManager is not asked)."""
+    """The state of this machine (Linux: /sys/class/power_supply)."""
     now = datetime.datetime.now()
     battery, charging = None, None
     for supply in sorted(POWER.glob("*")) if POWER.is_dir() else ():
@@ -97,7 +89,7 @@ def conditions() -> PolicyConditions:
             battery, charging = int(capacity) / 100, status in ("Charging", "Full", "Not charging")
         elif kind == "Mains" and online in ("0", "1"):
             charging = online == "1" or bool(charging)
-    return PolicyConditions(battery, charging, None, now.hour + now.minute / 60)
+    return PolicyConditions(battery, charging, now.hour + now.minute / 60)
 
 
 def _read(path: Path) -> str:

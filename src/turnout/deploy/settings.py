@@ -72,6 +72,7 @@ class Flower:
 
     def enrol(self, experiment: Experiment, data_dir: Path | None) -> Any:
         """What is known of the clients before the first round."""
+        import_module("turnout.deploy.link").current()  # a sentence if no devices are connected, also without Flower
         return import_module("turnout.deploy.enrolment").first_enrolment(self, experiment, data_dir)
 
     def open(self, setup: Setup) -> Runtime:
