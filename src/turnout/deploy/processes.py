@@ -156,9 +156,8 @@ class ServerPlace:
 
     def configure(self) -> None:
         """Write the SuperLink's address where `flwr` reads it."""
-        home = self.work / "flower"
+        home, root = self.work / "flower", self.certificates
         home.mkdir(parents=True, exist_ok=True)
-        root = self.certificates
         trust = "insecure = true" if root is None else f'root-certificates = "{root / "ca.crt"}"'
         text = f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{self.address}"\n{trust}\n'
         (home / "config.toml").write_text(text, encoding="utf-8")
@@ -178,16 +177,6 @@ class ServerPlace:
         if found.get("success") is False:
             raise UserError(f"{name} failed: {found.get('error-message', found)}")
         return found
-
-    def submit(self, experiment: Path, out: Path, keys: Path | None) -> str:
-        """Start the server's run; its number."""
-        known = "" if keys is None else keys.absolute()
-        config = f'experiment="{experiment.absolute()}" out="{out.absolute()}" keys="{known}"'
-        return str(self.flwr("run", str(self.app), "here", "--run-config", config)["run-id"])
-
-    def register(self, public_key: Path) -> None:
-        """Admit the node with this key."""
-        self.flwr("supernode", "register", str(public_key), "here")
 
     def wait(self, superlink: Process) -> None:
         """Wait until the SuperLink listens."""
@@ -274,7 +263,9 @@ class Serving:
     def submit(self) -> None:
         beside(self.out, PID).unlink(missing_ok=True)
         try:
-            self.run = self.place.submit(self.experiment, self.out, self.keys)
+            known = "" if self.keys is None else self.keys.absolute()
+            config = f'experiment="{self.experiment.absolute()}" out="{self.out.absolute()}" keys="{known}"'
+            self.run = str(self.place.flwr("run", str(self.place.app), "here", "--run-config", config)["run-id"])
             self.say(f"Flower's run {self.run} has begun")
         except NoAnswer as error:  # it may begin all the same; if it does not, it is submitted again
             self.say(str(error))
@@ -285,7 +276,7 @@ class Serving:
         paths = sorted(self.keys.glob("*.pub")) if self.keys and self.keys.is_dir() else ()
         for path in (path for path in paths if path.name not in self._registered):
             try:
-                self.place.register(path)
+                self.place.flwr("supernode", "register", str(path), "here")
                 self.say(f"{path.name} may connect")
             except NoAnswer as error:
                 self.say(f"{error}: {path.name} is tried again")

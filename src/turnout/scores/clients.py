@@ -42,7 +42,7 @@ CHECKED = 10_000  # clients whose labels are checked before the first round
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class BuiltModels:
     """Models of one architecture that were built together and wait for the second half of the round.
 
     architecture  their architecture
@@ -66,7 +66,7 @@ class ScoreClients:
         self.federation, self.label_set = setup.federation.to(place.device), setup.public.label_set
         self.x = place.put(setup.public.x)
         self.setup, self.made = setup, dict[tuple[int, int], Architecture]()  # by number of the model, and of labels
-        self._pending: list[Trained] = []
+        self._pending: list[BuiltModels] = []
         # check every client's labels, and make the architectures of the first round and of every change
         clients = range(self.federation.clients) if clients is None else clients
         for client in clients[:CHECKED]:
@@ -132,7 +132,7 @@ class ScoreClients:
         middle = time.perf_counter()
         output_cRl = predict(architecture, built.models, self.x)
         end = time.perf_counter()
-        self._pending.append(Trained(architecture, client_c, built.models, request.lr))
+        self._pending.append(BuiltModels(architecture, client_c, built.models, request.lr))
         f_cRl = output_cRl.softmax(2) if algorithm.scores == "softmax" else output_cRl
         finite_c = built.finite_C & torch.isfinite(output_cRl).flatten(1).all(1)
         replies = [

@@ -160,8 +160,7 @@ class Scores:
 
     def metric_names(self, task: TaskSpec, asked: Evaluate) -> list[str]:
         names = ["global_accuracy", "consensus_accuracy"]
-        names += ["personal_accuracy"] if self.measures_personal(asked) else []
-        return names + (["shown_accuracy"] if self.permuted else [])
+        return names + (["personal_accuracy"] if self.measures_personal(asked) else [])
 
 
 def paper_literal(local: Local | None = None, models: tuple[Uses, ...] = ()) -> Scores:

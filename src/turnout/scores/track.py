@@ -31,7 +31,7 @@ from turnout.scores.devices import DeviceScores, ScoreTasks
 from turnout.scores.exchange import ScoreRuntime, ScoreSetup
 from turnout.scores.round import ScoreServer, run_round
 from turnout.scores.runtimes import open_scores
-from turnout.scores.score_table import PublicLabels, ScoreTable, accuracy, hits
+from turnout.scores.score_table import PublicLabels, ScoreTable, hits
 from turnout.scores.settings import ModelPlan, Scores
 from turnout.settings import InProcess, Processes, Ray
 from turnout.tasks import Classification
@@ -166,14 +166,18 @@ class ScoreTrack(OnRuntime):
 
     def evaluate(self, state: ScoreServer, t: int) -> Evaluation:
         """The global scores on the held-out public samples: over all labels (Figure 3), and among each member's own
-        (Global_Update); members' models if asked for; in the control, how far scores follow the labels shown."""
+        (Global_Update); members' models if asked for."""
         values: dict[str, float] = {}
         if bool((state.table.evidence_RL > 0).any()):
             every_L = torch.arange(len(self.public.names))
             right_R = hits(state.table.read(self.algorithm.growth), every_L, self.public.true_R)
             values["global_accuracy"] = float(right_R[self.public.tested_R].double().mean())
         client_C = sample_of(state.members, self.experiment)
-        found = {"consensus_accuracy": self.consensus(state, client_C, t, self.public.true_R)}
+        consensus = [
+            self.public.accuracy(state.table.of(set_l).read(self.algorithm.growth), set_l)
+            for set_l in self.runtime.label_sets(client_C, max(t, 0))
+        ]
+        found = {"consensus_accuracy": torch.tensor(consensus, dtype=torch.float64)}
         if self.algorithm.measures_personal(self.experiment.evaluate):
             answers = self.runtime.measure(client_C, self.public.tested_R)
             own = {a.client: self.public.accuracy_of(a.output_Tl, a.set_l) for a in answers if a.output_Tl is not None}
@@ -181,17 +185,7 @@ class ScoreTrack(OnRuntime):
             found["personal_accuracy"] = torch.tensor(personal, dtype=torch.float64)
         for name, value_C in found.items():
             values |= summary(name, value_C)
-        if self.algorithm.permuted:
-            values |= summary("shown_accuracy", self.consensus(state, client_C, t, self.public.shown_R))
         return Evaluation(t, values, {name: (client_C, value_C) for name, value_C in found.items()})
-
-    def consensus(self, state: ScoreServer, client_C: Tensor, t: int, y_R: Tensor) -> Tensor:
-        """The accuracy of the global scores among each client's labels, on the held-out samples [C]."""
-        found = []
-        for set_l in self.runtime.label_sets(client_C, max(t, 0)):
-            score_Rl = state.table.of(set_l).read(self.algorithm.growth)
-            found.append(accuracy(score_Rl, set_l, y_R, self.public.tested_R))
-        return torch.tensor(found, dtype=torch.float64)
 
     def module(self, state: ScoreServer, client: int | None) -> nn.Module:
         """A client's latest model; there is no other."""
