@@ -17,7 +17,6 @@ from forgers import Forger, HandMade
 from hand_made import BAD_HELLOS, TWO_HUNDRED, listed
 from turnout.deploy.apps import GridLink
 from turnout.deploy.demo import compare
-from turnout.deploy.policy import Policy, PolicyConditions
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
 from turnout.machine.checksums import load_tensors
@@ -208,15 +207,10 @@ def test_results_weigh_as_much_as_the_samples_a_device_enrolled_with(tmp_path: P
 NASTY = "\x1b]0;mine\x07 \x1b[2J \u202e\nround 9: all is well"
 
 
-class Rude(Policy):
-    def refusal(self, now: PolicyConditions | None = None) -> str | None:
-        return NASTY
-
-
 def test_what_a_device_says_does_not_command_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = world().but(rounds=1, **{"runtime.start_with": 2})
     good, rude, honest = devices_of(experiment, "012", tmp_path / "devices")
-    rude.policy = Rude()
+    rude.refusal = lambda: NASTY
     forger = Forger(honest, "2", [HandMade("hello", HEAD, "error", NASTY)])
     serve_experiment(GridLink(HereGrid([good, rude, forger])), experiment, tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:

@@ -15,8 +15,7 @@ from flower_grid import HereGrid, devices_of
 from spoilt import KINDS, Spoilt
 from turnout.deploy.answering import LEAVING, LEFT
 from turnout.deploy.apps import GridLink
-from turnout.deploy.device import DeviceSettings, make_device
-from turnout.deploy.policy import Policy
+from turnout.deploy.device import DeviceSettings, Policy, make_device
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
 from turnout.running.config.read import load
@@ -97,7 +96,7 @@ def test_every_part_with_devices_that_come_and_go(name, tmp_path, monkeypatch):
         alone = to.runtime.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
         experiment = experiment.but(**{"runtime.compute": alone})
     first = devices_of(experiment, "0123", disk)
-    first[3].policy = Policy(own=moody("y..yy.yy..y"))
+    first[3].refusal = Policy(own=moody("y..yy.yy..y")).refusal
     phases = [HereGrid(first), HereGrid([*first[1:3], *devices_of(experiment, "04", disk)])]
     for t, grid in zip((2, 5), phases, strict=True):
         serve_experiment(GridLink(grid), experiment.but(rounds=t), out)
@@ -119,7 +118,7 @@ def test_no_rounds_go_by_while_all_decline(tmp_path, monkeypatch):
     experiment = world().but(rounds=3, **{"runtime.start_with": 2})
     devices = devices_of(experiment, "01", tmp_path / "devices")
     for device in devices:
-        device.policy = Policy(own=moody("." * 12))
+        device.refusal = Policy(own=moody("." * 12)).refusal
     serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         answered = records.column("answered").tolist()

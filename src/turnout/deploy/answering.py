@@ -10,7 +10,8 @@ Shape letters: P shared parameters; tensors of clients have one row here.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from turnout.deploy.keys import sign, signed_text
-from turnout.deploy.policy import Policy
 from turnout.deploy.runtime import SHARED, turnout_after
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Download, Limit, Measure, Outbox
@@ -47,7 +47,7 @@ class ClientDevice:
     digest    hash of the experiment's model, algorithm, task and seed: the server's must be the same
     tasks     what it does for its track
     folder    its own folder
-    policy    when it works
+    refusal   why it declines to work now; None: it accepts
     key       file of its private key
     download  seconds that the question at hand took to arrive
     upload    seconds that the last reply to work took to send
@@ -58,7 +58,7 @@ class ClientDevice:
     digest: str
     tasks: ClientTasks
     folder: Path
-    policy: Policy = field(default_factory=Policy)
+    refusal: Callable[[], str | None] = lambda: None
     key: Path | None = None
     download: float | None = None
     upload: float | None = None
@@ -108,7 +108,7 @@ class ClientDevice:
 
     def _answer(self, standing: ClientStanding, **more: Any) -> Parts:
         """An answer with the plain values that every answer has, and some more."""
-        refusal = "leaving" if self.leaves else self.policy.refusal()
+        refusal = "leaving" if self.leaves else self.refusal()
         head = {
             "name": self.name, "client": standing.client, "leaving": self.leaves,
             "holds": self.tasks.holds(standing), "next": refusal is None, "why": refusal or "",

@@ -34,8 +34,6 @@ def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """A private key from its file."""
     try:
         key = serialization.load_ssh_private_key(path.read_bytes(), None)
-    except OSError as error:
-        raise UserError(f"cannot read the device's private key {path}: {error.strerror}") from error
     except ValueError:
         key = None
     if isinstance(key, ec.EllipticCurvePrivateKey):
