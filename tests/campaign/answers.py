@@ -17,8 +17,8 @@ from turnout.running.tracks.weights import Weights
 from turnout.runtimes import border
 from turnout.runtimes.schema import RowSchema
 from turnout.runtimes.wire import measured_tree, pack, replies_tree
-from turnout.scores.devices import read_output, read_scores
 from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnRequest, tree_of
+from turnout.scores.runtimes import read_output, read_scores
 from turnout.types import Replies
 from worlds import download_for
 

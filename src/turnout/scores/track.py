@@ -27,13 +27,11 @@ from turnout.running.config.run_file import lasting
 from turnout.running.tracks.building import bound, build_model, first_calendar, log_matches, try_turnout, with_all_sizes
 from turnout.running.tracks.first_values import FirstValues
 from turnout.running.tracks.track import OnRuntime, fingerprint, record_bytes, sample_of
-from turnout.scores.devices import DeviceScores, ScoreTasks
 from turnout.scores.exchange import ScoreRuntime, ScoreSetup
 from turnout.scores.round import ScoreServer, run_round
-from turnout.scores.runtimes import open_scores
+from turnout.scores.runtimes import ScoreTasks, open_runtime
 from turnout.scores.score_table import PublicLabels, ScoreTable, hits
 from turnout.scores.settings import ModelPlan, Scores
-from turnout.settings import InProcess, Processes, Ray
 from turnout.tasks import Classification
 from turnout.types import State
 from turnout.world.client_names import ClientNames
@@ -102,19 +100,6 @@ def set_up(given: Experiment, federation: Federation, enrolment: Enrolment) -> S
     plan = ModelPlan.of(experiment.model, algorithm.models, ClientNames(enrolment.names, enrolment.clients))
     calendar, place = first_calendar(experiment, enrolment), place_of(experiment.runtime.compute)
     return ScoreSetup(experiment, algorithm, federation, federation.public, plan, calendar, place)
-
-
-def open_runtime(setup: ScoreSetup) -> ScoreRuntime:
-    """The runtime that settings name, or that `open_scores(setup)` of a user's own settings makes."""
-    settings = setup.experiment.runtime
-    if isinstance(settings, InProcess | Processes | Ray):
-        return open_scores(setup)
-    if hasattr(settings, "open_scores"):
-        found: ScoreRuntime = settings.open_scores(setup)
-        return found
-    if hasattr(settings, "connect"):
-        return DeviceScores(setup, settings)
-    raise UserError(f"runtime {settings!r} is not known to the score track: use turnout.InProcess()")
 
 
 @dataclass(frozen=True, eq=False)
