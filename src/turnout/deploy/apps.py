@@ -23,6 +23,7 @@ import importlib.util
 import math
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -43,7 +44,6 @@ from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPullError,
     ObjectUnavailableError,
     inflate_object_from_contents,
-    pull_objects,
 )
 from flwr.superlink.grid.http_grid import HttpGrid
 
@@ -55,6 +55,7 @@ from turnout.runtimes.remote import Parts
 
 LARGE, SMALL, FORM = "turnout", "turnout.small", "turnout.bytes"
 MOST = 1 << 15  # bytes of a small part
+PULLS = 8  # parts pulled at the same time
 FRESH = 1.0  # seconds for which the list of nodes is good
 FIRST, LAST = 0.1, 1.0  # seconds until missing parts are asked for again: at first, and at most
 
@@ -182,25 +183,14 @@ class AnnouncedReplies:
 
     def _pull(self, reply: PartialReply) -> None:
         """Pull missing parts, once; ObjectUnavailableError if one is not there yet."""
-        pull_part = make_pull_object_fn_protobuf(
-            self.grid._runtime_client.PullObject, self.grid.node, self.grid.run.run_id
-        )
-        missing = list[ObjectUnavailableError]()
+        client, run = self.grid._runtime_client, self.grid.run.run_id
+        pull_part = make_pull_object_fn_protobuf(client.PullObject, self.grid.node, run)
 
-        def pull(part: str) -> bytes:
-            try:
-                reply.here[part] = pull_part(part)
-            except ObjectUnavailableError as error:
-                missing.append(error)
-                raise
-            return reply.here[part]
+        def pull(part: str) -> None:
+            reply.here[part] = pull_part(part)
 
-        try:
-            pull_objects([part for part in reply.parts if part not in reply.here], pull, max_tries_per_object=1)
-        except ObjectPullError:
-            if missing:
-                raise missing[0] from None
-            raise
+        with ThreadPoolExecutor(PULLS) as threads:
+            list(threads.map(pull, [part for part in reply.parts if part not in reply.here]))
 
 
 # -- the apps

@@ -90,15 +90,13 @@ class DeviceClients:
         self.settings, self.data, self._wrong = settings, data, wrong
         self.introductions = Introductions(connection.keys, data, digest_of(experiment), values)
         self.enrolled = Enrolled(settings.clients)
+        self.names = self.enrolled.names
         self.link, self.mailbox = connection.link, Mailbox(connection.link, settings.most_bytes)
         self.run, self.notes = "", Notes()
 
     def leaving_rows(self, answer: RemoteAnswer) -> Tensors | None:
         """The rows that a client which leaves has sent; None: none."""
         return None
-
-    def names(self) -> tuple[str, ...]:
-        return self.enrolled.names()
 
     def examples(self, client_C: Tensor) -> Tensor:
         return torch.tensor([self.enrolled[c].examples for c in client_C.tolist()], dtype=torch.int64)
