@@ -21,9 +21,9 @@ from torch.nn.functional import log_softmax
 
 from turnout.clients.metrics import measure_own
 from turnout.clients.store import ClientStore
+from turnout.engine.backprop import cross_entropy, soft_cross_entropy
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job
-from turnout.engine.losses import cross_entropy, soft_cross_entropy
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.engine.trainers import make_trainer
