@@ -172,7 +172,7 @@ def roles_table() -> str:
         check = CHECKS.get(role.protocol)
         places = ", ".join(f"`{place.removeprefix('turnout.').replace('.', '/')}`" for place in role.places)
         where = f"`{_places()[role.protocol]}`" if role.protocol in _places() else ""
-        tried = f"`{check.__name__}`" if check else "`turnout parity`" if role.name == "runtime" else ""
+        tried = f"`{check.__name__}`" if check else "`tests/system/test_parity.py`" if role.name == "runtime" else ""
         lines.append(f"| {role.name} | {where} | {base} | {places} | {tried} |")
     return "\n".join([*lines, "", END])
 

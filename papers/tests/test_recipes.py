@@ -13,9 +13,9 @@ import pytest
 import turnout as to
 import turnout_papers
 from commands import turnout, work_in
+from parity import ONE_PER_PART, small_recipes
 from turnout.recipes import cook, recipes
 from turnout.running.tracks.prepare import prepare
-from turnout.testing.parity import ONE_PER_PART, small_recipes
 from turnout_papers.recipes.labels import animals_labels, labels
 from turnout_papers.studies.running import studies
 

@@ -21,9 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from turnout.deploy.demo import same_model, write_server
-from turnout.deploy.processes import Process, device_process, free_port
+from turnout.deploy.processes import LOOK, Process, device_process, free_port
 from turnout.deploy.server import FINISHED, beside
-from turnout.deploy.serving import LOOK
 from turnout.deploy.settings import Flower
 from turnout.errors import UserError
 from turnout.experiment import Evaluate

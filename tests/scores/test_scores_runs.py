@@ -76,7 +76,7 @@ def test_a_file_by_hand():
     assert isinstance(with_setting(experiment, "algorithm.kind=weights").algorithm, to.Algorithm)
 
 
-@pytest.mark.parametrize("start", ["fresh", "carried", "averaged"])
+@pytest.mark.parametrize("start", ["fresh", "carried"])
 def test_stopped_anywhere_and_resumed_is_the_same(start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A checkpoint after every round, stopped after the second and after the fourth."""
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)

@@ -16,7 +16,7 @@ import flower_grid
 import turnout as to
 from same_rows import same
 from turnout.cli import main
-from turnout.deploy.grid import GridLink
+from turnout.deploy.apps import GridLink
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
 from turnout.fleet.observed_times import observations, write_observed_devices

@@ -8,7 +8,6 @@ looking.py    `turnout list`, `data`, `init`
 fleet.py      `turnout fleet`, `advise`
 measuring.py  `turnout trace record`
 deploying.py  `turnout deploy`, `turnout device`
-parity.py     `turnout parity`
 common.py     printing and options that several commands share
 
 May import everything. Commands do so when they are called, so that help and mistyped commands are answered without
@@ -88,7 +87,6 @@ COMMANDS = {
     "init": Command("turnout.cli.looking:init", "Write an experiment file to start from."),
     "data": Command("turnout.cli.looking:data", "Show where data files are searched for."),
     "fleet": Command("turnout.cli.fleet:fleet", "Read a fleet's log and describe who turns up when.", "turnout.fleet"),
-    "parity": Command("turnout.cli.parity:parity", "Compare the runtimes of this machine with one process."),
     "trace": Command("turnout.cli.measuring:trace", "Measure this machine's participation trace."),
     "deploy": Command("turnout.cli.deploying:deploy", "Train on real devices through Flower.", "turnout.deploy"),
     "device": Command("turnout.cli.deploying:device", "Run a device of such a training.", "turnout.deploy"),
