@@ -12,7 +12,7 @@ import torch
 import turnout as to
 from turnout.errors import UserError
 from turnout.running.tracks.prepare import prepare
-from turnout.world.client_names import ClientNames
+from turnout.world.enrolment import ClientNames
 from worlds import blobs, play, ready, world
 
 

@@ -25,8 +25,8 @@ from turnout.parts.substitution.friends import Friends
 from turnout.parts.weighting import ByShare, ByWork, FedAvg
 from turnout.settings import InProcess
 from turnout.world.devices import Devices
+from turnout.world.devices.device_draw import Pace, Passes
 from turnout.world.devices.tiers import Alike, SpreadDevices, Tiers
-from turnout.world.devices.timeline import Pace, Passes
 
 EVEN, TIERS, THIN = FLEETS = ("even", "tiers", "thin")
 WAIT, FEDAVG, B, C = "wait", "FedAvg", "B", "C"

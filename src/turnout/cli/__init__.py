@@ -6,7 +6,7 @@ comparing.py  `turnout compare`
 exporting.py  `turnout export`, `predict`
 looking.py    `turnout list`, `data`, `init`
 fleet.py      `turnout fleet`, `advise`
-measuring.py  `turnout trace record`, `trace device`
+measuring.py  `turnout trace device`
 deploying.py  `turnout deploy`, `turnout device`
 parity.py     `turnout parity`
 common.py     printing and options that several commands share
@@ -94,9 +94,7 @@ COMMANDS = {
     "data": Command("turnout.cli.looking:data", "Show where data files are searched for."),
     "fleet": Command("turnout.cli.fleet:fleet", "Read a fleet's log and describe who turns up when.", "turnout.fleet"),
     "parity": Command("turnout.cli.parity:parity", "Compare the runtimes of this machine with one process."),
-    "trace": Command(
-        "turnout.cli.measuring:trace", "Measure this machine's participation trace and its training speed."
-    ),
+    "trace": Command("turnout.cli.measuring:trace", "Measure this machine's training speed."),
     "deploy": Command("turnout.cli.deploying:deploy", "Train on real devices through Flower.", "turnout.deploy"),
     "device": Command("turnout.cli.deploying:device", "Run a device of such a training.", "turnout.deploy"),
     "study": Command("turnout_papers.cli:app", "Run published tables and decide their claims.", "turnout_papers"),

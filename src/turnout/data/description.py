@@ -21,8 +21,7 @@ from turnout.errors import UserError
 from turnout.machine.checksums import UNREADABLE, Damaged, json_text, table_of
 from turnout.machine.files import write_whole
 from turnout.tasks import Standardised
-from turnout.world.client_names import ClientNames
-from turnout.world.enrolment import Enrolment
+from turnout.world.enrolment import ClientNames, Enrolment
 
 FILE = "data.json"
 THEN = "run again with --resume, which writes it anew"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError, nearest
-from turnout.world.client_names import ClientNames
+from turnout.world.enrolment import ClientNames
 
 LabelName = str | int  # a client's own name for a label
 

@@ -20,7 +20,7 @@ from turnout.data.labels import Public
 from turnout.errors import UserError
 from turnout.machine.table_files import open_table
 from turnout.types import Samples
-from turnout.world.client_names import ClientNames
+from turnout.world.enrolment import ClientNames
 from turnout.world.members import Members
 
 

@@ -11,13 +11,13 @@ from turnout.fleet.diagnosis import WEEKDAYS, Diagnosis, PartToTry
 from turnout.fleet.diagnosis_text import comparison_rows, facts, sentences
 from turnout.fleet.fleet_participation import LogComparison
 from turnout.fleet.groups import Groups
+from turnout.fleet.participation_log import ParticipationLog
 from turnout.machine.files import write_whole
 from turnout.running.charts.bars import bars, histogram
 from turnout.running.charts.heat import HeatMap, turnout_map
 from turnout.running.charts.lines import Series, line_chart
 from turnout.running.charts.page import charts_section, renderer, trusted, whole_page
 from turnout.running.charts.svg import sheet
-from turnout.world.log import ParticipationLog
 
 render = renderer("turnout.fleet")
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from turnout.fleet.fleet_model import EVERYONE, FleetModel, Outages, most_kept
 from turnout.fleet.groups import Groups, away_together
-from turnout.world.log import ParticipationLog
-from turnout.world.log_statistics import presence, sampled
+from turnout.fleet.log_statistics import presence, sampled
+from turnout.fleet.participation_log import ParticipationLog
 
 PASSES = 3  # of finding outages and fitting the rest
 SWEEPS = 12  # of Newton's method

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turnout.fleet.blocks import Sources
 from turnout.fleet.groups import Groups
 from turnout.rng import uniform
-from turnout.world.blocks import Sources
 from turnout.world.participation import numbers_before, up_now
 
 BLOCK = 12  # rounds walked back at a time

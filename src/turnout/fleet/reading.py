@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from turnout.errors import UserError, nearest
-from turnout.world.log import Missing
+from turnout.fleet.participation_log import Missing
 
 Gaps = Literal["outage", "skip"]
 ROLES = ("round", "client", "work", "time", "start", "end", "examples")  # that a column can have

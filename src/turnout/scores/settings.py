@@ -16,7 +16,7 @@ from turnout.parts.selection import Everyone, Selection
 from turnout.settings import Evaluate
 from turnout.suggestions import suggest_settings
 from turnout.tasks import TaskSpec
-from turnout.world.client_names import ClientNames
+from turnout.world.enrolment import ClientNames
 
 CHOICES = {
     "rows": ("all", "labelled"),

@@ -36,8 +36,7 @@ from turnout.scores.settings import ModelPlan, Scores
 from turnout.settings import InProcess, Processes, Ray, RuntimeSpec
 from turnout.tasks import Classification
 from turnout.types import State
-from turnout.world.client_names import ClientNames
-from turnout.world.enrolment import Enrolment
+from turnout.world.enrolment import ClientNames, Enrolment
 from turnout.world.members import Members
 
 ScoreFactory = Callable[[ScoreSetup], ScoreRuntime]

@@ -52,7 +52,6 @@ from turnout.testing.world import (
     check_attack,
     check_devices,
     check_events,
-    check_like_log,
     check_participation,
     check_selection,
 )
@@ -70,7 +69,6 @@ __all__ = [
     "check_data",
     "check_devices",
     "check_events",
-    "check_like_log",
     "check_mixing",
     "check_model",
     "check_optimizer",

@@ -23,13 +23,13 @@ from turnout.errors import UserError
 from turnout.experiment import Algorithm, Evaluate, Experiment, World
 from turnout.fleet import ParticipationLog, Reading
 from turnout.fleet.fleet_participation import FleetLog
+from turnout.fleet.log_statistics import share
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.selection import Everyone, Fraction, Selection
 from turnout.settings import InProcess
 from turnout.world.events import Events, Join, Leave
 from turnout.world.log import HEADER
-from turnout.world.log_statistics import share
 from turnout.world.participation import Dropout
 
 MOST_CLIENTS = 40  # stand-ins: the digits are enough for so many
