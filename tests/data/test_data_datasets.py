@@ -128,7 +128,7 @@ GOOD = [(torch.zeros(2), 0), (torch.ones(2), 1)]
     [
         (
             lambda: FromDataset([*GOOD, (torch.zeros(3), 0)], clients=1),
-            r"sample 2 has shape \(3,\), and sample 0 \(2,\)",
+            r"sample 2: its input is \(3,\) .*and that of the first one \(2,\)",
         ),
         (lambda: FromDataset([*GOOD, (torch.tensor([0.0, float("nan")]), 0)], clients=1), "sample 2: x is NaN"),
         (lambda: FromDataset([*GOOD, (torch.zeros(2), None)], clients=1), "sample 2: its target is None"),
@@ -136,14 +136,19 @@ GOOD = [(torch.zeros(2), 0), (torch.ones(2), 1)]
             lambda: FromDataset([*GOOD, (torch.zeros(2), "cat")], clients=1),
             "sample 2: its target is 'cat': give a whole",
         ),
-        (lambda: FromDataset([*GOOD, (torch.zeros(2), 0.5)], clients=1), "sample 2: its target is 0.5"),
-        (lambda: FromDataset([*GOOD, ("text", 0)], clients=1), r"sample 2: 'text' is neither a picture nor numbers"),
-        (lambda: FromDataset([torch.zeros(2)], clients=1), "sample 0 is a Tensor.*pair"),
+        (
+            lambda: FromDataset([*GOOD, (torch.zeros(2), 0.5)], clients=1),
+            r"sample 2: its target is \(\) torch.float32",
+        ),
+        (
+            lambda: FromDataset([*GOOD, ("text", 0)], clients=1),
+            "sample 2: its input is 'text': give a picture",
+        ),
+        (lambda: FromDataset([torch.zeros(2)], clients=1), "sample 0 has no part 0.*pair"),
         (lambda: FromDataset([(torch.zeros(2),)], clients=1), "sample 0 has no part 1"),
-        (lambda: FromDataset([{"a": 1}], clients=1, x="image"), "sample 0 has no part 'image': known are a"),
+        (lambda: FromDataset([{"a": 1}], clients=1, x="image"), "sample 0 has no part 'image'"),
         (lambda: FromDataset(GOOD, owner=["ann"]), "2 samples and 1 owner"),
         (lambda: FromDataset(GOOD, owner=5), "sample 0 has no part 5"),
-        (lambda: FromDataset(GOOD, owner=lambda i: [][i]), "owner of sample 0.*IndexError"),
         (lambda: FromDataset(GOOD, owner=lambda i: None), "owner of sample 0 is None"),
         (lambda: FromDataset([], clients=1), "no samples"),
         (lambda: FromDataset(5, clients=1), "torch Dataset"),

@@ -177,7 +177,6 @@ def test_a_file_per_client(tmp_path):
     for town, first in (("bonn", 1), ("ulm", 3)):
         written(tmp_path, f"a,b,kind\n{first},x,no\n{first + 1},y,yes\n", f"towns/{town}.csv")
     for data in (
-        ClientFiles(tmp_path / "towns", "*.csv", label="kind", test_share=0),
         Table(tmp_path / "towns/*.csv", "kind", test_share=0),
         Table(tmp_path / "towns", "kind", test_share=0),
         Table("towns/*.csv", "kind", test_share=0),
@@ -201,12 +200,8 @@ def test_files_that_differ_are_refused(tmp_path):
         Table(tmp_path / "towns", "kind").load()
     with pytest.raises(UserError, match="no files"):
         Table(tmp_path / "towns/*.tsv", "kind").load()
-    with pytest.raises(UserError, match=r"label=.*column to predict"):
+    with pytest.raises(UserError, match="CSV files are read by Table"):
         ClientFiles(tmp_path / "towns", "*.csv").load()
-    with pytest.raises(UserError, match=r"label is for CSV files"):
-        ClientFiles(tmp_path / "towns", "*.npz", label="kind").load()
-    with pytest.raises(UserError, match=r"classes .* from the files"):
-        ClientFiles(tmp_path / "towns", "*.csv", label="kind", classes=2).load()
 
 
 def test_numbers_that_are_names_and_too_many_names(tmp_path):

@@ -8,17 +8,14 @@ file is one data set, or a helper of several (files.py, images.py, text_table.py
 
 from turnout.data import partition
 from turnout.data.arriving import Arriving, Dip
-from turnout.data.cifar import CIFAR10, CIFAR100
-from turnout.data.datasets import FromDataset
-from turnout.data.digits import Digits
 from turnout.data.federation import Federation
 from turnout.data.files import find_data_dir
 from turnout.data.generated import ClientData, Generated
+from turnout.data.image_sets import CIFAR10, CIFAR100, EMNIST, MNIST, Digits, FashionMNIST
 from turnout.data.images import ImageFolder
 from turnout.data.labels import Means, Public
 from turnout.data.loaders import ClientFiles, Loader, Stream
-from turnout.data.mnist import EMNIST, MNIST, FashionMNIST
-from turnout.data.own import Own
+from turnout.data.own import FromDataset, Own
 from turnout.data.partitioned import Partitioned, Pool
 from turnout.data.pooled import Pooled, Rows
 from turnout.data.sizes import Equal, LogNormal, Pareto, Sizes

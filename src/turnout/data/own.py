@@ -1,18 +1,20 @@
-"""A user's own data: tensors in memory (`Own`), and the checks of shapes, labels and numbers that all own data passes.
+"""A user's own data in memory: tensors (`Own`) or a torch Dataset (`FromDataset`), and the checks of all own data.
 
 Shape letters: S samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset, Subset
 
 from turnout.data.partitioned import MayHaveOwners, Pool
 from turnout.data.text_table import number_values
@@ -51,17 +53,141 @@ class Own(MayHaveOwners):
             raise UserError("Own: test is a central test set: give a pair (x, y) of samples and their targets")
 
     def read(self, data_dir: Path | None = None) -> Pool:
-        x, y = as_samples(self.x, self.y, "Own")
+        train = as_samples(self.x, self.y, "Own")
         test = as_samples(*self.test, "Own, test set") if self.test else None
-        given = self.owner.cpu().numpy() if isinstance(self.owner, Tensor) else self.owner
-        return checked_pool("Own", "row", x, y, given, test, self.classes, self.labels)
+        return checked_pool("Own", "row", train, self.owner, test, self.classes, self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class FromDataset(MayHaveOwners):
+    """A torch `Dataset` (or a list) of samples, or a function that makes one; each sample is read once and kept.
+
+    dataset     the samples, or the function
+    owner       a function of a sample's number, a list with one owner per sample, or which part of a sample it is
+    x, y        which part of a sample is the input and which the target: places in a tuple, or names in a dictionary
+    test        a data set of the same kind as a central test set
+    labels      the names of the classes; None for the data set's own `classes`, if it has them
+
+    Pictures (of Pillow; arrays of bytes, channels last; tensors of bytes, channels first) become numbers from 0 to 1,
+    [channels, height, width]; all must be of one size. A target is a whole number or a text, which is a class, or a
+    number to predict.
+
+    >>> data = FromDataset([([0.0, 1.0], "no"), ([1.0, 0.0], "yes")], owner=lambda i: f"client {i}").load()
+    >>> data.names, data.labels, data.input_shape
+    (('client 0', 'client 1'), ('no', 'yes'), (2,))
+    """
+
+    dataset: Dataset[Any] | Callable[[], Dataset[Any]] | Sequence[Any]
+    owner: Callable[[int], Any] | int | str | Sequence[Any] | Tensor | np.ndarray | None = None
+    x: int | str = 0
+    y: int | str = 1
+    test: Dataset[Any] | Callable[[], Dataset[Any]] | Sequence[Any] | None = None
+    labels: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("dataset", "test"):  # a list is many values, an object is one: in a run's file it is a hash
+            if isinstance(given := getattr(self, name), list | tuple):
+                object.__setattr__(self, name, Subset(cast(Dataset[Any], given), range(len(given))))
+
+    def read(self, data_dir: Path | None = None) -> Pool:
+        return self._pool
+
+    @cached_property
+    def _pool(self) -> Pool:
+        """All samples in tensors; kept, since a data set may draw other samples the next time."""
+        made = _made(self.dataset)
+        samples = _samples(made)
+        if not samples:
+            raise UserError("FromDataset: the data set has no samples; every client needs at least one")
+        inputs, targets = _parts(samples, self.x), _parts(samples, self.y)
+        labels = self.labels or tuple(map(str, getattr(made, "classes", ())))
+        if not labels and isinstance(targets[0], str):
+            labels = number_values(list(map(str, targets)))[1]
+        train = _stack(inputs, "sample", "input"), _stack(targets, "sample", "target", labels)
+        test = None
+        if self.test is not None:
+            tested = _samples(_made(self.test))
+            x, y = _parts(tested, self.x), _parts(tested, self.y)
+            test = as_samples(_stack(x, "test sample", "input"), _stack(y, "test sample", "target", labels), "test set")
+        owner: Any = self.owner
+        if callable(owner):
+            owner = [owner(i) for i in range(len(samples))]
+        elif isinstance(owner, int | str):
+            owner = _parts(samples, owner)
+        return checked_pool(
+            "FromDataset", "sample", as_samples(*train, "FromDataset"), owner, test, None, labels or None
+        )
+
+
+def _made(given: Any) -> Any:
+    """A data set, from itself or from the function or class that makes it."""
+    makes = isinstance(given, type) or (callable(given) and not hasattr(given, "__getitem__"))
+    return given() if makes else given
+
+
+def _samples(dataset: Any) -> list[Any]:
+    if isinstance(dataset, str) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
+        raise UserError(
+            f"FromDataset: {dataset!r} is not a data set: give a torch Dataset, a list of samples, or a function that "
+            "makes one"
+        )
+    return [dataset[i] for i in range(len(dataset))] if hasattr(dataset, "__len__") else list(dataset)
+
+
+def _parts(samples: Sequence[Any], where: int | str) -> list[Any]:
+    """One part of each sample: by its place in a tuple, or by its name in a dictionary."""
+    parts = []
+    for i, sample in enumerate(samples):
+        known = sample if isinstance(sample, Mapping) else range(len(sample) if isinstance(sample, tuple | list) else 0)
+        if where not in known:
+            raise UserError(
+                f"FromDataset: sample {i} has no part {where!r}: it must be a pair (input, target) or a dictionary; set "
+                "x=, y= and owner="
+            )
+        parts.append(sample[where])
+    return parts
+
+
+def _stack(values: Sequence[Any], row: str, what: str, labels: Sequence[str] = ()) -> Tensor:
+    """Inputs or targets as one tensor; texts are the places of labels."""
+    number = {name: i for i, name in enumerate(labels)}
+    found: list[Tensor] = []
+    for i, value in enumerate(values):
+        try:
+            found.append(_numbers(number.get(value, value) if isinstance(value, str) else value))
+        except (TypeError, ValueError, RuntimeError) as error:
+            known = f" (known are {', '.join(labels)})" if isinstance(value, str) and labels else ""
+            kinds = "a picture or numbers" if what == "input" else "a whole number, a text or a number"
+            raise UserError(f"FromDataset, {row} {i}: its {what} is {value!r}{known}: give {kinds}") from error
+        same = found[i].shape == found[0].shape and found[i].is_floating_point() == found[0].is_floating_point()
+        if not same:
+            shown = (f"{tuple(one.shape)} {one.dtype}" for one in (found[i], found[0]))
+            raise UserError(f"FromDataset, {row} {i}: its {what} is {' and that of the first one '.join(shown)}: "
+                            "all must be alike")  # fmt: skip
+    return torch.stack(found) if found else torch.empty(0)
+
+
+def _numbers(value: Any) -> Tensor:
+    """A picture as numbers from 0 to 1 with its channels first, any other value as it is."""
+    if hasattr(value, "getbands"):  # a picture of Pillow
+        value = np.array(value if value.mode in ("L", "RGB", "I", "F") else value.convert("RGB"))
+    found = torch.as_tensor(value)
+    if found.dtype != torch.uint8 or found.ndim not in (2, 3):
+        return found
+    if found.ndim == 2:
+        found = found.unsqueeze(0)
+    elif isinstance(value, np.ndarray):  # arrays have their channels last, tensors have them first
+        found = found.permute(2, 0, 1)
+    return found.float() / 255
 
 
 def checked_pool(
-    name: str, row: str, x: Tensor, y: Tensor, owner: np.ndarray | Sequence[Any] | None,
-    test: tuple[Tensor, Tensor] | None, classes: int | None, labels: tuple[str, ...] | None,
+    name: str, row: str, train: tuple[Tensor, Tensor], owner: Any, test: tuple[Tensor, Tensor] | None,
+    classes: int | None, labels: tuple[str, ...] | None,
 ) -> Pool:  # fmt: skip
     """A pool of own samples, checked; `name` and `row` are the data set's and a sample's name in messages."""
+    x, y = train
     _check_paired(x, y)
     if not len(x):
         raise UserError(f"{name}: there are no samples; every client needs at least one")
@@ -70,12 +196,11 @@ def checked_pool(
     if owner is not None:
         if len(owner) != len(y):
             raise UserError(f"{name}: {len(y)} samples and {len(owner)} owners; give one owner per sample")
-        if isinstance(owner, np.ndarray) and owner.dtype.kind == "i" and owner.ndim == 1:  # quicker than texts
-            numbers, number_S = np.unique(owner, return_inverse=True)
-            owner_S, owners = torch.from_numpy(number_S.astype(np.int64)), tuple(map(str, numbers.tolist()))
-        else:
-            listed = owner.tolist() if isinstance(owner, np.ndarray) else owner
-            owner_S, owners = number_values([str(one) for one in listed])
+        listed = owner.tolist() if isinstance(owner, Tensor | np.ndarray) else list(owner)
+        plain = [one.item() if isinstance(one, Tensor | np.generic) else one for one in listed]
+        if None in plain:
+            raise UserError(f"{name}: the owner of {row} {plain.index(None)} is None: every sample needs one")
+        owner_S, owners = number_values(list(map(str, plain)))
     known = classes_of(y, classes, labels)
 
     def place(i: int) -> str:
@@ -154,4 +279,4 @@ def check_samples(
         refuse(wrong, f"the label is outside 0 to {classes - 1}; renumber it or raise classes")
 
 
-KINDS = {"own": Own}
+KINDS = {"own": Own, "from-dataset": FromDataset}
