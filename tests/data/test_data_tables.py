@@ -115,7 +115,7 @@ def test_what_was_learnt_of_columns_can_be_kept_in_a_file(people):
 
 def test_what_was_done_is_said_in_a_sentence(people):
     note = Table(people, "income", "town", leave_out=("name",), test_share=0).load().note
-    assert "age is a number" in note
+    assert "age as numbers" in note
     assert "gaps (age) are filled with the mean" in note
     assert "job has 3 categories" in note
     assert "5 inputs" in note

@@ -125,8 +125,6 @@ def test_samples_with_other_names_are_refused(words, wanted):
         (lambda: arriving(labels=(("3", "five"),)).load(), "client 0 has a label 'five'"),
         (lambda: arriving(mapping={"five": "55"}).load(), "leads to '55'"),
         (lambda: to.data.Arriving(to.data.Synthetic(clients=3), PAIRS).load(), "labelled set"),
-        (lambda: to.data.WithPublic(to.data.Synthetic(clients=3), per_label=0), "per_label is at least 1"),
-        (lambda: to.data.WithPublic(stream()).load(), "WithPublic needs a labelled data set in one pool, not Stream"),
         (lambda: from_table({"algorithm": {"kind": "scores", "row": "all"}}), "unknown setting algorithm.row"),
         (lambda: from_table({"algorithm": {"kind": "score"}}), "there is no algorithm of kind 'score': did you mean"),
         (lambda: stop_rules.metric_of(score_world().but(**{"stop.metric": "global_loss"})),
@@ -182,30 +180,12 @@ def test_the_mix_shifts_and_a_dip_is_once():
 
     def count(client: int, t: int) -> list[int]:
         y = found.train(torch.tensor([client]), t).of(0)[1]
-        return [int((y == label).sum()) for label in found.own[client]]
+        return [int((y == label).sum()) for label in found.public.label_set(client, t)]
 
     counts = [[count(c, t) for t in range(6)] for c in range(3)]
     assert len({tuple(n) for n in counts[0]}) > 3
     assert sum(counts[1][2]) <= 3
     assert all(19 <= sum(n) <= 21 for t, n in enumerate(counts[1]) if t != 2)
-
-
-def test_any_data_with_a_public_set():
-    """Ten clients with two digits each, as another partition deals them."""
-    data = to.data.WithPublic(to.data.Digits(clients=10, partition=to.partition.Classes(per_client=2)), per_label=8)
-    found = data.load(seed=0)
-    for client in range(10):
-        set_l = found.public.label_set(client, 0)
-        assert torch.equal(found.train(torch.tensor([client]), 0).of(0)[1].unique(), set_l)
-    experiment = to.Experiment(
-        to.World(data, to.participation.Dropout(0.3)), to.models.MLP(8), to.scores.Scores(), rounds=2,
-        runtime=to.runtime.InProcess(device="cpu", threads=1),
-    )  # fmt: skip
-    track = prepare(experiment)
-    assert len(track.runtime.clients.architectures.made) == 1
-    state, record = track.round(track.begin(), 0)
-    assert record.answered < 10
-    assert len(track.evaluate(state, 0).per_client["consensus_accuracy"][0]) == 10
 
 
 def test_the_same_world_can_federate_weights():

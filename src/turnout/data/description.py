@@ -126,7 +126,7 @@ def enrolment_of(federation: Federation) -> Enrolment:
         classes=federation.classes,
         labels=tuple(map(str, federation.labels)),
         sample=federation.train(with_data[:1], 0).of(0, most=8),
-        groups=federation.groups(),
+        groups=getattr(federation, "groups", None),
         fingerprint=federation.fingerprint(),
         standardised=getattr(federation, "standardised", None),  # tables have it
         encoding=getattr(federation, "encoding", None),

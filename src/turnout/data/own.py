@@ -96,76 +96,68 @@ class FromDataset(MayHaveOwners):
     @cached_property
     def _pool(self) -> Pool:
         """All samples in tensors; kept, since a data set may draw other samples the next time."""
-        made = _made(self.dataset)
-        samples = _samples(made)
-        if not samples:
-            raise UserError("FromDataset: the data set has no samples; every client needs at least one")
-        inputs, targets = _parts(samples, self.x), _parts(samples, self.y)
+        made, samples = _samples(self.dataset)
         labels = self.labels or tuple(map(str, getattr(made, "classes", ())))
+        targets = _part(samples, self.y)
         if not labels and isinstance(targets[0], str):
             labels = number_values(list(map(str, targets)))[1]
-        train = _stack(inputs, "sample", "input"), _stack(targets, "sample", "target", labels)
+        train = _tensors(_part(samples, self.x), targets, labels, "sample")
         test = None
         if self.test is not None:
-            tested = _samples(_made(self.test))
-            x, y = _parts(tested, self.x), _parts(tested, self.y)
-            test = as_samples(_stack(x, "test sample", "input"), _stack(y, "test sample", "target", labels), "test set")
+            tested = _samples(self.test)[1]
+            test = _tensors(_part(tested, self.x), _part(tested, self.y), labels, "test sample")
         owner: Any = self.owner
         if callable(owner):
             owner = [owner(i) for i in range(len(samples))]
         elif isinstance(owner, int | str):
-            owner = _parts(samples, owner)
-        return checked_pool(
-            "FromDataset", "sample", as_samples(*train, "FromDataset"), owner, test, None, labels or None
-        )
+            owner = _part(samples, owner)
+        return checked_pool("FromDataset", "sample", train, owner, test, None, labels or None)
 
 
-def _made(given: Any) -> Any:
-    """A data set, from itself or from the function or class that makes it."""
+def _samples(given: Any) -> tuple[Any, list[Any]]:
+    """The data set (or what the function or class gives), and each of its samples."""
     makes = isinstance(given, type) or (callable(given) and not hasattr(given, "__getitem__"))
-    return given() if makes else given
+    made = given() if makes else given
+    if not hasattr(made, "__getitem__") and not hasattr(made, "__iter__"):
+        raise UserError(f"FromDataset: {made!r} is not a torch Dataset, a list of samples, or a function for one")
+    samples = [made[i] for i in range(len(made))] if hasattr(made, "__len__") else list(made)
+    if not samples:
+        raise UserError("FromDataset: the data set has no samples; every client needs at least one")
+    return made, samples
 
 
-def _samples(dataset: Any) -> list[Any]:
-    if isinstance(dataset, str) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
-        raise UserError(
-            f"FromDataset: {dataset!r} is not a data set: give a torch Dataset, a list of samples, or a function that "
-            "makes one"
-        )
-    return [dataset[i] for i in range(len(dataset))] if hasattr(dataset, "__len__") else list(dataset)
-
-
-def _parts(samples: Sequence[Any], where: int | str) -> list[Any]:
+def _part(samples: Sequence[Any], where: int | str) -> list[Any]:
     """One part of each sample: by its place in a tuple, or by its name in a dictionary."""
-    parts = []
-    for i, sample in enumerate(samples):
-        known = sample if isinstance(sample, Mapping) else range(len(sample) if isinstance(sample, tuple | list) else 0)
-        if where not in known:
-            raise UserError(
-                f"FromDataset: sample {i} has no part {where!r}: it must be a pair (input, target) or a dictionary; set "
-                "x=, y= and owner="
-            )
-        parts.append(sample[where])
-    return parts
+    first = samples[0]
+    parts = first if isinstance(first, Mapping) else range(len(first) if isinstance(first, tuple | list) else 0)
+    if where not in parts:
+        raise UserError(
+            f"FromDataset: sample 0 has no part {where!r}: it must be a pair (input, target) or a dictionary; set x=, "
+            "y= and owner="
+        )
+    return [sample[where] for sample in samples]
 
 
-def _stack(values: Sequence[Any], row: str, what: str, labels: Sequence[str] = ()) -> Tensor:
-    """Inputs or targets as one tensor; texts are the places of labels."""
+def _tensors(inputs: Sequence[Any], targets: Sequence[Any], labels: Sequence[str], row: str) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, each as one tensor; a text is the place of its label."""
     number = {name: i for i, name in enumerate(labels)}
-    found: list[Tensor] = []
-    for i, value in enumerate(values):
-        try:
-            found.append(_numbers(number.get(value, value) if isinstance(value, str) else value))
-        except (TypeError, ValueError, RuntimeError) as error:
-            known = f" (known are {', '.join(labels)})" if isinstance(value, str) and labels else ""
-            kinds = "a picture or numbers" if what == "input" else "a whole number, a text or a number"
-            raise UserError(f"FromDataset, {row} {i}: its {what} is {value!r}{known}: give {kinds}") from error
-        same = found[i].shape == found[0].shape and found[i].is_floating_point() == found[0].is_floating_point()
-        if not same:
-            shown = (f"{tuple(one.shape)} {one.dtype}" for one in (found[i], found[0]))
-            raise UserError(f"FromDataset, {row} {i}: its {what} is {' and that of the first one '.join(shown)}: "
-                            "all must be alike")  # fmt: skip
-    return torch.stack(found) if found else torch.empty(0)
+    numbered = [number.get(target, target) if isinstance(target, str) else target for target in targets]
+    stacked = []
+    for what, values in (("input", inputs), ("target", numbered)):
+        found: list[Tensor] = []
+        for i, value in enumerate(values):
+            try:
+                found.append(_numbers(value))
+                alike = found[i].shape == found[0].shape and found[i].dtype == found[0].dtype
+            except (TypeError, ValueError, RuntimeError):
+                alike = False
+            if not alike:
+                raise UserError(
+                    f"FromDataset: the {what} of {row} {i} is {value!r}: inputs are pictures or numbers, targets whole "
+                    "numbers, labels or numbers to predict, and all are of one shape and kind"
+                )
+        stacked.append(torch.stack(found))
+    return as_samples(stacked[0], stacked[1], "FromDataset")
 
 
 def _numbers(value: Any) -> Tensor:
@@ -175,11 +167,9 @@ def _numbers(value: Any) -> Tensor:
     found = torch.as_tensor(value)
     if found.dtype != torch.uint8 or found.ndim not in (2, 3):
         return found
-    if found.ndim == 2:
-        found = found.unsqueeze(0)
-    elif isinstance(value, np.ndarray):  # arrays have their channels last, tensors have them first
+    if isinstance(value, np.ndarray) and found.ndim == 3:  # arrays have their channels last, tensors have them first
         found = found.permute(2, 0, 1)
-    return found.float() / 255
+    return (found.unsqueeze(0) if found.ndim == 2 else found).float() / 255
 
 
 def checked_pool(

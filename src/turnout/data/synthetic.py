@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turnout.data.federation import Pooled
 from turnout.data.generated import ClientData, Generated
-from turnout.data.pooled import Pooled
 from turnout.data.sizes import Pareto, Sizes, check_test_share, train_count
 from turnout.errors import UserError
 from turnout.machine.compiler import at, function, pointer, real, whole

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from turnout.data.columns import number_labels
+from turnout.data.columns import listed_once, number_labels
 from turnout.data.description import Description
 from turnout.data.federation import digest
 from turnout.data.partitioned import MayHaveOwners, Pool
@@ -51,7 +51,7 @@ class Characters(MayHaveOwners):
         super().__post_init__()
         if self.length < 1:
             raise UserError(f"Characters(length={self.length}): a window has at least 1 character")
-        if self.labels is not None and (not _once(self.labels) or any(len(label) != 1 for label in self.labels)):
+        if self.labels is not None and (not listed_once(self.labels) or any(len(label) != 1 for label in self.labels)):
             raise UserError("Characters(labels=...): list every character once, each as a text of its own")
 
     def read(self, data_dir: Path | None = None) -> Pool:
@@ -137,7 +137,7 @@ class Sentences(MayHaveOwners):
         super().__post_init__()
         if self.length < 1 or self.vocabulary < 3:
             raise UserError("Sentences needs a length of at least 1 and a vocabulary of at least 3")
-        if not _once(self.labels) or not _once(self.words):
+        if not listed_once(self.labels) or not listed_once(self.words):
             raise UserError("Sentences: list every label and every word once, or leave the list out")
         if len(self.words or ()) > self.vocabulary - 2:
             raise UserError(
@@ -175,11 +175,6 @@ class Sentences(MayHaveOwners):
         if self.labels is None or self.words is None:
             return None
         return _described(self, (), self.labels, digest(repr(self.words)))
-
-
-def _once(listed: tuple[str, ...] | None) -> bool:
-    """Whether a list has entries and each of them once, or is None."""
-    return listed is None or 0 < len(listed) == len(set(listed))
 
 
 def _described(

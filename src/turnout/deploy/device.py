@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from turnout.data.agreement import as_agreed
 from turnout.data.description import described, enrolment_of
 from turnout.data.federation import DataSpec
 from turnout.data.renumbered import alone
+from turnout.deploy.agreement import as_agreed
 from turnout.deploy.answering import LEAVING, LEFT, ClientDevice, Identity, WeightTasks
 from turnout.deploy.enrolment import digest_of
 from turnout.deploy.policy import Policy

@@ -6,9 +6,9 @@ import csv
 import os
 from pathlib import Path
 
-from turnout.data.agreement import Agreeable
 from turnout.data.description import read_description
 from turnout.data.renumbered import InOrder
+from turnout.deploy.agreement import Agreeable
 from turnout.deploy.enrolment import first_description
 from turnout.deploy.keys import RegisteredKeys
 from turnout.deploy.link import Connection, Link, connected

@@ -103,7 +103,7 @@ def set_up(given: Experiment, federation: Federation, enrolment: Enrolment) -> S
     try_turnout(experiment, enrolment)
     if federation.public is None:
         raise UserError(
-            "scores are exchanged on public samples, and world.data has none: use Arriving or WithPublic, or give "
+            "scores are exchanged on public samples, and world.data has none: use Arriving, or give "
             "Stream or Loader public and label_sets"
         )
     plan = ModelPlan.of(experiment.model, algorithm.models, ClientNames(enrolment.names, enrolment.clients))
