@@ -128,34 +128,34 @@ GOOD = [(torch.zeros(2), 0), (torch.ones(2), 1)]
     [
         (
             lambda: FromDataset([*GOOD, (torch.zeros(3), 0)], clients=1),
-            r"the input of sample 2 is tensor\(\[0., 0., 0.\]\).*one shape",
+            r"inputs cannot be joined.*\[3\] at entry 2",
         ),
         (lambda: FromDataset([*GOOD, (torch.tensor([0.0, float("nan")]), 0)], clients=1), "sample 2: x is NaN"),
-        (lambda: FromDataset([*GOOD, (torch.zeros(2), None)], clients=1), "the target of sample 2 is None"),
+        (lambda: FromDataset([*GOOD, (torch.zeros(2), None)], clients=1), "targets cannot be joined"),
         (
             lambda: FromDataset([*GOOD, (torch.zeros(2), "cat")], clients=1),
-            "the target of sample 2 is 'cat'",
+            "targets cannot be joined.*str",
         ),
         (
             lambda: FromDataset([*GOOD, (torch.zeros(2), 0.5)], clients=1),
-            "the target of sample 2 is 0.5",
+            "targets cannot be joined.*whole numbers and others",
         ),
         (
             lambda: FromDataset([*GOOD, ("text", 0)], clients=1),
-            "the input of sample 2 is 'text'",
+            "inputs cannot be joined.*str",
         ),
-        (lambda: FromDataset([torch.zeros(2)], clients=1), "sample 0 has no part 1.*pair"),
-        (lambda: FromDataset([(torch.zeros(2),)], clients=1), "sample 0 has no part 1"),
-        (lambda: FromDataset([{"a": 1}], clients=1, y="image"), "sample 0 has no part 'image'"),
+        (lambda: FromDataset([torch.zeros(2)], clients=1), "no samples that are pairs"),
+        (lambda: FromDataset([(torch.zeros(2),)], clients=1), "a sample has no part 1"),
+        (lambda: FromDataset([{"a": 1}], clients=1, y="image"), "a sample has no part 'image'"),
         (lambda: FromDataset(GOOD, owner=["ann"]), "2 samples and 1 owner"),
-        (lambda: FromDataset(GOOD, owner=5), "sample 0 has no part 5"),
+        (lambda: FromDataset(GOOD, owner=5), "a sample has no part 5"),
         (lambda: FromDataset(GOOD, owner=lambda i: None), "owner of sample 0 is None"),
         (lambda: FromDataset([], clients=1), "no samples"),
         (lambda: FromDataset(5, clients=1), "torch Dataset"),
         (lambda: FromDataset(GOOD, clients=1, labels=("a",)), "label is outside 0 to 0"),
     ],
 )
-def test_what_is_wrong_with_a_sample_is_said_with_its_number(build, words):
+def test_what_is_wrong_with_samples_is_refused(build, words):
     with pytest.raises(UserError, match=words):
         build().load()
 

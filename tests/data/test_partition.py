@@ -175,7 +175,7 @@ def test_sharing_out_uses_all_and_is_proportional(weights, pool):
         (Classes(per_client=11), 4, "only 10 classes"),
         (Shards(per_client=30), 4, "fewer clients"),
         (Shards(per_client=2, shards=4), 4, "need 8 shards"),
-        (Dirichlet(alpha=0.001, attempts=3), 50, "raise alpha"),
+        (Dirichlet(alpha=0.001), 50, "raise alpha"),
         (Clustered(clusters=6), 12, "need 12 classes"),
         (Clustered(clusters=5), 4, "at least as many clients"),
         (Natural(), 4, "owner column"),

@@ -2,8 +2,8 @@
 
 Read federation.py first, then partitioned.py (from a pool of samples to a federation), with partition.py (which samples
 a client gets) and sizes.py (how many). generated.py makes data on demand. wrappers.py and arriving.py go around another
-data set. description.py has the data of a run without its samples, renumbered.py the clients of a deployment under
-their numbers. Each other file has data sets, or is a helper of several (files, labels, text_table, columns).
+data set. description.py has the data of a run without its samples. Each other file has data sets, or is a helper of
+several (files, labels, text_table, columns).
 """
 
 from turnout.data import partition
@@ -13,7 +13,7 @@ from turnout.data.files import find_data_dir
 from turnout.data.generated import ClientData, Generated
 from turnout.data.image_sets import CIFAR10, CIFAR100, EMNIST, MNIST, Digits, FashionMNIST
 from turnout.data.images import ImageFolder
-from turnout.data.labels import Means, Public
+from turnout.data.labels import Public
 from turnout.data.loaders import ClientFiles, Loader, Stream
 from turnout.data.own import FromDataset, Own
 from turnout.data.partitioned import Partitioned, Pool
@@ -27,7 +27,7 @@ from turnout.suggestions import kinds_in
 __all__ = [
     "CIFAR10", "CIFAR100", "EMNIST", "MNIST", "Arriving", "Backdoor", "Characters", "ClientData", "ClientFiles",
     "Digits", "Dip", "Equal", "FashionMNIST", "Federation", "FromDataset", "Generated", "ImageFolder", "LabelFlip",
-    "Loader", "LogNormal", "Means", "Noisy", "Own", "Pareto", "Partitioned", "Pool", "Pooled", "Public", "Rows",
+    "Loader", "LogNormal", "Noisy", "Own", "Pareto", "Partitioned", "Pool", "Pooled", "Public", "Rows",
     "Sentences", "Sizes", "Stream", "Synthetic", "Table", "find_data_dir", "partition",
 ]  # fmt: skip
 

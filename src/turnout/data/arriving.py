@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from turnout.data.federation import DataSpec, Pooled, Rows
-from turnout.data.labels import LabelName, Means, Public, Vocabulary, as_mapping
+from turnout.data.labels import LabelName, Public, Vocabulary
 from turnout.errors import UserError
 from turnout.rng import key, rng
 from turnout.types import Samples
@@ -49,7 +49,6 @@ class Arriving:
     public     samples of each label that every client may see
     mix        how unequal a client's labels are in a round: proportions ~ Dirichlet(mix); None: equal
     dips       clients that have fewer samples in one round
-    mapping    clients' other names for labels: {"Dog": "dog"}, or a list of `Means`
     names      the clients' names
 
     >>> from turnout.data import Digits
@@ -64,12 +63,10 @@ class Arriving:
     public: int = 500
     mix: float | None = None
     dips: tuple[Dip, ...] = ()
-    mapping: tuple[Means, ...] | dict[str, str] = ()
     names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", tuple(tuple(own) for own in self.labels))
-        object.__setattr__(self, "mapping", as_mapping(self.mapping))
         if not self.labels:
             raise UserError("Arriving: list the labels of each client: labels = [['cat', 'dog'], ['dog', 'sheep']]")
         if min(self.per_label, self.public) < 1:
@@ -93,7 +90,7 @@ class Arriving:
         pool = self.read(data_dir)
         if not pool.labels:
             raise UserError("Arriving needs data with labels: these targets are numbers to be predicted")
-        known = Vocabulary(pool.labels, as_mapping(self.mapping), self.names)
+        known = Vocabulary(pool.labels, self.names)
         sets = [known.label_set(own, client) for client, own in enumerate(self.labels)]
         used_L = torch.cat(sets).unique()
         x, y = pool.x, pool.y

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from turnout.data.files import find_path
 from turnout.data.generated import ClientData, Generated
-from turnout.data.labels import LabelName, Means, Public, Vocabulary, as_mapping, check_own_labels
+from turnout.data.labels import LabelName, Public, Vocabulary, check_own_labels
 from turnout.data.own import Array, as_samples, check_samples
 from turnout.data.sizes import check_test_share, train_count
 from turnout.errors import UserError
@@ -42,8 +42,7 @@ class _OnDemand:
     public            samples that every client may see: (x, y), or a function that gives them; y has names, or indices
                       of `labels`
     label_sets        which labels each client has, by name: a list, or a function of client and round; a client's
-                      targets are then names too, or numbers that the mapping translates
-    mapping           clients' other names for labels: {"Dog": "dog"}, or a list of `Means`
+                      targets are then names too
     """
 
     clients: int
@@ -54,7 +53,6 @@ class _OnDemand:
     central_clients: int = 200
     public: Callable[[], Arrays] | Arrays | None = None
     label_sets: Callable[[int, int], Sequence[LabelName]] | tuple[tuple[LabelName, ...], ...] | None = None
-    mapping: tuple[Means, ...] | dict[str, str] = ()
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -79,7 +77,7 @@ class _OnDemand:
         return self._vocabulary().label_set(names, client)
 
     def _vocabulary(self) -> Vocabulary:
-        return Vocabulary(self._label_names, as_mapping(self.mapping), self.names)
+        return Vocabulary(self._label_names, self.names)
 
     def _federation(self, make: Callable[[int, int], ClientData], **more: Any) -> Generated:
         public = None

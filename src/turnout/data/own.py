@@ -101,11 +101,11 @@ class FromDataset(MayHaveOwners):
         targets = _part(samples, self.y)
         if not labels and isinstance(targets[0], str):
             labels = number_values(list(map(str, targets)))[1]
-        train = _tensors(_part(samples, self.x), targets, labels, "sample")
+        train = _tensors(_part(samples, self.x), targets, labels)
         test = None
         if self.test is not None:
             tested = _samples(self.test)[1]
-            test = _tensors(_part(tested, self.x), _part(tested, self.y), labels, "test sample")
+            test = _tensors(_part(tested, self.x), _part(tested, self.y), labels)
         owner: Any = self.owner
         if callable(owner):
             owner = [owner(i) for i in range(len(samples))]
@@ -121,42 +121,35 @@ def _samples(given: Any) -> tuple[Any, list[Any]]:
     if not hasattr(made, "__getitem__") and not hasattr(made, "__iter__"):
         raise UserError(f"FromDataset: {made!r} is not a torch Dataset, a list of samples, or a function for one")
     samples = [made[i] for i in range(len(made))] if hasattr(made, "__len__") else list(made)
-    if not samples:
-        raise UserError("FromDataset: the data set has no samples; every client needs at least one")
+    if not samples or not isinstance(samples[0], tuple | list | Mapping):
+        raise UserError("FromDataset: the data set has no samples that are pairs (input, target) or dictionaries")
     return made, samples
 
 
 def _part(samples: Sequence[Any], where: int | str) -> list[Any]:
     """One part of each sample: by its place in a tuple, or by its name in a dictionary."""
-    first = samples[0]
-    parts = first if isinstance(first, Mapping) else range(len(first) if isinstance(first, tuple | list) else 0)
-    if where not in parts:
-        raise UserError(
-            f"FromDataset: sample 0 has no part {where!r}: it must be a pair (input, target) or a dictionary; set x=, "
-            "y= and owner="
-        )
-    return [sample[where] for sample in samples]
+    try:
+        return [sample[where] for sample in samples]
+    except (LookupError, TypeError) as error:
+        raise UserError(f"FromDataset: a sample has no part {where!r}: set x=, y= and owner=") from error
 
 
-def _tensors(inputs: Sequence[Any], targets: Sequence[Any], labels: Sequence[str], row: str) -> tuple[Tensor, Tensor]:
+def _tensors(inputs: Sequence[Any], targets: Sequence[Any], labels: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Inputs and targets, each as one tensor; a text is the place of its label."""
     number = {name: i for i, name in enumerate(labels)}
-    numbered = [number.get(target, target) if isinstance(target, str) else target for target in targets]
     stacked = []
-    for what, values in (("input", inputs), ("target", numbered)):
-        found: list[Tensor] = []
-        for i, value in enumerate(values):
-            try:
-                found.append(_numbers(value))
-                alike = found[i].shape == found[0].shape and found[i].dtype == found[0].dtype
-            except (TypeError, ValueError, RuntimeError):
-                alike = False
-            if not alike:
-                raise UserError(
-                    f"FromDataset: the {what} of {row} {i} is {value!r}: inputs are pictures or numbers, targets whole "
-                    "numbers, labels or numbers to predict, and all are of one shape and kind"
-                )
-        stacked.append(torch.stack(found))
+    numbered = [number.get(target, target) if isinstance(target, str) else target for target in targets]
+    for what, values in (("inputs", inputs), ("targets", numbered)):
+        try:
+            found = [_numbers(value) for value in values]
+            if len({one.dtype for one in found}) > 1:
+                raise TypeError("they are whole numbers and others")
+            stacked.append(torch.stack(found))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError(
+                f"FromDataset: {what} cannot be joined ({error}): inputs are pictures or numbers, targets whole "
+                "numbers, labels or numbers to predict, all of one shape and kind"
+            ) from error
     return as_samples(stacked[0], stacked[1], "FromDataset")
 
 

@@ -19,6 +19,8 @@ from torch import Tensor
 from turnout.errors import UserError, nearest
 from turnout.rng import key, rng, uniform
 
+ATTEMPTS = 100  # draws of proportions, until every client has enough samples
+
 
 class Partition(Protocol):
     """A rule that gives the rows of a pool to clients.
@@ -132,22 +134,20 @@ class Dirichlet:
 
     alpha      the smaller, the fewer labels a client has
     min_size   proportions are drawn again until every client has so many samples
-    attempts   how often they are drawn at most
     """
 
     alpha: float = 0.5
     min_size: int = 1
-    attempts: int = 100
 
     def __post_init__(self) -> None:
-        if self.alpha <= 0 or self.min_size < 1 or self.attempts < 1:
-            raise UserError("Dirichlet needs alpha > 0, min_size >= 1 and attempts >= 1")
+        if self.alpha <= 0 or self.min_size < 1:
+            raise UserError("Dirichlet needs alpha > 0 and min_size >= 1")
 
     def split(
         self, label_S: Tensor, owner_S: Tensor | None, clients: int, seed: int, want_C: Tensor | None = None
     ) -> list[Tensor]:
         code_S, pool_L = label_pools(label_S, "Dirichlet")
-        for attempt in range(self.attempts):
+        for attempt in range(ATTEMPTS):
             # Columns ~ Dirichlet(alpha), computed in logarithms: for a small alpha the gamma draws underflow.
             draws = np.random.default_rng(key(seed, "partition", "dirichlet", attempt) & (2**63 - 1))
             gamma = draws.standard_gamma(self.alpha + 1, (clients, len(pool_L)))
@@ -156,7 +156,7 @@ class Dirichlet:
             if int(count_CL.sum(1).min()) >= self.min_size:
                 return pick_rows(code_S, count_CL, seed)
         raise UserError(
-            f"Dirichlet(alpha={self.alpha}): in {self.attempts} draws some of the {clients} clients always "
+            f"Dirichlet(alpha={self.alpha}): in {ATTEMPTS} draws some of the {clients} clients always "
             f"had fewer than {self.min_size} of {len(label_S)} samples; raise alpha or use fewer clients"
         )
 

@@ -19,12 +19,12 @@ from pathlib import Path
 
 from turnout.data.description import described, enrolment_of
 from turnout.data.federation import DataSpec
-from turnout.data.renumbered import alone
 from turnout.deploy.agreement import as_agreed
 from turnout.deploy.answering import LEAVING, LEFT, ClientDevice, Identity, WeightTasks
 from turnout.deploy.enrolment import digest_of
 from turnout.deploy.policy import Policy
 from turnout.deploy.processes import free_port, program, surroundings
+from turnout.deploy.renumbered import alone
 from turnout.engine.trainers import place_of
 from turnout.errors import UserError
 from turnout.experiment import Algorithm, Experiment, World

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 from turnout.data.description import read_description
-from turnout.data.renumbered import InOrder
 from turnout.deploy.agreement import Agreeable
 from turnout.deploy.enrolment import first_description
 from turnout.deploy.keys import RegisteredKeys
 from turnout.deploy.link import Connection, Link, connected
+from turnout.deploy.renumbered import InOrder
 from turnout.deploy.settings import Flower
 from turnout.errors import UserError
 from turnout.experiment import Experiment, World

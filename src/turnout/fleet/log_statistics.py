@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from turnout.fleet.participation_log import ParticipationLog
-from turnout.testing.examples import example_enrolment, expect
 from turnout.world.enrolment import tied
 from turnout.world.participation import Participation
 
@@ -136,6 +135,8 @@ def check_like_log(
     absences are, the spread of the turnout over rounds and over clients, and the turnout at each hour of the day by
     `within / 2` as a number. `clients`: how many to draw for (as many as the log has).
     """
+    from turnout.testing.examples import example_enrolment, expect  # needed by nothing else here
+
     count = clients or log.clients
     part = tied(participation, example_enrolment(count), log.rounds, "check_like_log")
     day = log.rounds_a_day or 1
