@@ -139,19 +139,13 @@ def enrolment_of(federation: Federation) -> Enrolment:
 def described(enrolment: Enrolment, mark: str) -> Description:
     """The description that a run keeps of its data, and that a device sends of its own."""
     input_type, target_type = ("float32" if v.is_floating_point() else "int64" for v in enrolment.sample)
+    common = {f.name: getattr(enrolment, f.name) for f in fields(Description) if hasattr(enrolment, f.name)}
     return Description(
-        clients=enrolment.clients,
-        input_shape=tuple(enrolment.input_shape),
+        **common | {"input_shape": tuple(enrolment.input_shape)},
         input_type=input_type,
         target_shape=tuple(enrolment.sample[1].shape[1:]),
         target_type=target_type,
-        classes=enrolment.classes,
-        labels=enrolment.labels,
-        names=enrolment.names,
         mark=mark,
-        standardised=enrolment.standardised,
-        encoding=enrolment.encoding,
-        words=enrolment.words,
     )
 
 

@@ -215,11 +215,6 @@ class BinaryFiles:
     parts: tuple[tuple[str, ...], tuple[str, ...]]
     heads: int
 
-    @staticmethod
-    def of(title: str, folder: str, archive: str, checksum: str, *parts: tuple[str, ...], heads: int) -> BinaryFiles:
-        file = PublicFile(archive, f"https://www.cs.toronto.edu/~kriz/{archive}", checksum)
-        return BinaryFiles(title, folder, file, (parts[0], parts[1]), heads)
-
     def read(self, which: int, data_dir: Path | None, mirror: str | None) -> tuple[np.ndarray, np.ndarray, str]:
         """The pictures and the labels of a part, and its name."""
         names, root, size = self.parts[which], find_data_dir(data_dir), self.heads + PIXELS
@@ -242,13 +237,16 @@ class BinaryFiles:
         return record_S[:, self.heads :].reshape(-1, 3, 32, 32), record_S[:, self.heads - 1], self.title
 
 
-CIFAR10_FILES = BinaryFiles.of(
-    "CIFAR-10", "cifar-10-batches-bin", "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530",
-    tuple(f"data_batch_{i}.bin" for i in range(1, 6)), ("test_batch.bin",), heads=1,
+SITE = "https://www.cs.toronto.edu/~kriz/"
+CIFAR10_FILES = BinaryFiles(
+    "CIFAR-10", "cifar-10-batches-bin",
+    PublicFile("cifar-10-binary.tar.gz", SITE + "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
+    (tuple(f"data_batch_{i}.bin" for i in range(1, 6)), ("test_batch.bin",)), heads=1,
 )  # fmt: skip
-CIFAR100_FILES = BinaryFiles.of(
-    "CIFAR-100", "cifar-100-binary", "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8",
-    ("train.bin",), ("test.bin",), heads=2,
+CIFAR100_FILES = BinaryFiles(
+    "CIFAR-100", "cifar-100-binary",
+    PublicFile("cifar-100-binary.tar.gz", SITE + "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
+    (("train.bin",), ("test.bin",)), heads=2,
 )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ Shape letters: C clients asked for, N all clients.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,17 +65,9 @@ def tied(part: Part, enrolment: Enrolment, rounds: int, where: str) -> Part:
     tie = getattr(part, METHOD, None)
     if tie is None:
         return part
-    kind = type(part).__name__
-    try:
-        inspect.signature(tie).bind(enrolment, rounds)
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"{where}: {kind}.{METHOD} is called with (enrolment, rounds) before the first round ({error}): let it "
-            "take them, or give the method another name"
-        ) from error
     result: Part = tie(enrolment, rounds)
     if not isinstance(result, type(part)):
-        raise UserError(f"{where}: {kind}.{METHOD} gave {result!r}: return the part, such as dataclasses.replace(self)")
+        raise UserError(f"{where}: {METHOD} gave {result!r}: return the part, such as dataclasses.replace(self)")
     return result
 
 
