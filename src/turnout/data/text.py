@@ -58,8 +58,9 @@ class Characters(MayHaveOwners):
         table = read_tables(self.path, data_dir)
         owner_S, owners = table.owners(self.owner_column)
         owned: dict[str, list[str]] = {name: [] for name in owners or ("",)}
-        for row, text in enumerate(table.column(self.text_column)):
-            owned[owners[int(owner_S[row])] if owner_S is not None else ""].append(text)
+        texts = table.column(self.text_column)
+        for owner, text in zip([0] * len(texts) if owner_S is None else owner_S.tolist(), texts, strict=True):
+            owned[owners[owner] if owners else ""].append(text)
         least = max(self.length + 1, self.min_characters)
         kept = {name: "\n".join(parts) for name, parts in owned.items() if sum(map(len, parts)) >= least}
         if not kept:
