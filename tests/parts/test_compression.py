@@ -323,7 +323,7 @@ def test_7_3_rule_7_friends_by_what_arrives_or_by_a_sketch():
         )
         server, records = play(prepared, 4)
         _, alike = friends.similarity(server.substitution)
-        group, away_from_oneself = prepared.runtime.clients.federation.groups(), ~torch.eye(8, dtype=torch.bool)
+        group, away_from_oneself = prepared.runtime.clients.federation.groups, ~torch.eye(8, dtype=torch.bool)
         mates = (group[:, None] == group) & away_from_oneself
         margins[name] = float(alike[mates].mean() - alike[~mates & away_from_oneself].mean())
         up[name] = records[0].bytes_up

@@ -440,17 +440,6 @@ def test_a_percentile_takes_partial_work_for_what_complete_work_would_have_taken
     assert state.time.closing["seen"].tolist() == [9.0, 9.0]
 
 
-def test_a_late_client_that_leaves_its_charger_never_replies(tmp_path):
-    """On for 20 s of the day: client 1 needs 23 s, so nothing of it is in flight, and nothing is trained for it."""
-    night = to.devices.ChargingHours(start=0.0, hours=20 / 3600, apart=0.0, begin=0.0)
-    devices = replace(device_file(tmp_path / "devices.csv", [16.0, 2.0, 16.0]), charging=night)
-    experiment = equal_clients(3, to.closing.FirstReplies(count=2, late="use")).but(**{"world.devices": devices})
-    state, (record,) = play(ready(experiment))
-    assert replied(record) == [0, 2]
-    assert column(record, "late") == [0, 1, 0]
-    assert len(state.time.in_flight.client_L) == 0
-
-
 def test_a_late_reply_that_is_not_finite_stops_the_run_or_is_dropped(tmp_path):
     devices = device_file(tmp_path / "devices.csv", [16.0, 2.0, 16.0])
     closing = to.closing.Deadline(seconds=15.0, partial=False, late="use")

@@ -19,7 +19,7 @@ from turnout.cli import main
 from turnout.deploy.apps import GridLink
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
-from turnout.fleet.observed_times import observations, write_observed_devices
+from turnout.fleet.observed_times import Observation, devices_of, observations, write_observed_devices
 from turnout.parts.compression.error_feedback import BroadcastLog
 from turnout.round_record import RoundRecord
 from turnout.running.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -30,8 +30,8 @@ from turnout.server.state import Server
 from turnout.view.report.lines import time_after
 from turnout.view.report.page import write_report
 from turnout.view.report.results import time_to
-from turnout.world.devices.device_file import DeviceRow, Observation, devices_of, read_devices, write_devices
-from turnout.world.devices.timeline import Passes
+from turnout.world.devices.device_draw import Passes
+from turnout.world.devices.device_file import DeviceRow, read_devices, write_devices
 from worlds import EXACT, blobs, play, ready, walk, world
 
 DENSE = 72  # bytes of the 18 parameters of a logistic regression on blobs
@@ -348,20 +348,6 @@ def test_a_device_is_slow_for_a_share_of_its_rounds_and_its_links_are_not():
     for draw, slow_C in zip(draws, slow_TC, strict=True):
         torch.testing.assert_close(draw.compute_C, torch.where(slow_C, usual.compute_C / 4, usual.compute_C))
         assert torch.equal(draw.up_C, usual.up_C)
-
-
-def test_charging_hours_let_devices_go_before_they_are_done(devices):
-    # On for the first 20 s of the run: the slow one (23 s) never replies, unless it may send a part.
-    night = to.devices.ChargingHours(start=0.0, hours=20 / 3600, apart=0.0, begin=0.0)
-    experiment = timed(replace(devices, charging=night), to.closing.Deadline(seconds=30.0, partial=False))
-    _, (record,) = play(ready(experiment))
-    assert column(record, "work") == [1.0, 0.0, 0.0]
-    assert record.extra["simulated_seconds"] == 30.0
-    _, records = play(ready(experiment.but(**{"algorithm.closing": to.closing.Deadline(seconds=30.0)})), 2)
-    assert column(records[0], "work") == [1.0, 0.75, 0.0]  # (20 - 7) s x 2 = 26 samples: 6 steps of 8
-    assert records[1].skipped == "no client answered"
-    assert records[1].extra["simulated_time"] == 60.0
-    assert records[1].extra["late"] == records[1].extra["device_seconds"] == 0  # off, not late
 
 
 def test_steps_and_samples_of_passes_agree():

@@ -35,7 +35,7 @@ class SimulatedWorld:
 
     def __init__(self, experiment: Experiment, federation: Federation, calendar: Calendar):
         self.experiment, self.federation, self.calendar = experiment, federation, calendar
-        self.seed, self.groups = experiment.seed, federation.groups()
+        self.seed, self.groups = experiment.seed, getattr(federation, "groups", None)
         self._total: int | None = None
         world = experiment.world
         self.attackers = attackers_of(world.attack, world.attackers, federation.clients, experiment.seed)
