@@ -82,17 +82,22 @@ class aggregation(metaclass=_Namespace):  # noqa: N801
     """How updates become one: the weighted sum, and robust aggregations."""
 
     from turnout.parts.aggregation import Aggregation, WeightedSum
-    from turnout.parts.robust.clipping import CentredClip, NormClip
-    from turnout.parts.robust.coordinates import CoordinateMedian, TrimmedMean
-    from turnout.parts.robust.distances import GeometricMedian, Krum, MultiKrum
+    from turnout.parts.robust import (
+        CentredClip,
+        CoordinateMedian,
+        GeometricMedian,
+        Krum,
+        MultiKrum,
+        NormClip,
+        TrimmedMean,
+    )
 
 
 class compression(metaclass=_Namespace):  # noqa: N801
     """How updates travel."""
 
     from turnout.parts.compression.base import Compression, Dense, Sending
-    from turnout.parts.compression.quantise import Quantise
-    from turnout.parts.compression.ternary import LiteralTernary, SparseTernary, TopK
+    from turnout.parts.compression.lossy import LiteralTernary, Quantise, SparseTernary, TopK
 
 
 class substitution(metaclass=_Namespace):  # noqa: N801

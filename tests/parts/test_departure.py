@@ -15,15 +15,15 @@ from turnout.parts.local import Local
 from turnout.parts.membership.departure import (
     RULES,
     Bounds,
+    Constants,
     Fit,
     bounds_from,
     fit_curve,
     left_to_learn,
     should_exclude,
 )
-from turnout.parts.membership.policy import Membership
+from turnout.parts.membership.policy import Membership, Outlook
 from turnout.parts.membership.roster import ClientHistory, Roster
-from turnout.parts.membership.transition import Constants, Outlook
 from turnout.parts.optimizers import SGD
 from turnout.parts.schedules import InverseClock
 from turnout.world.members import Members

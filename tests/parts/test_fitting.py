@@ -81,8 +81,8 @@ VALUES: dict[str, tuple[Callable[[], to.Experiment], str]] = {
     ),
     "a target": (lambda: of(stop=to.Stop(target="x")), r"stop\.target must be a number or None, not 'x'"),
     "a term": (
-        lambda: of(algorithm=to.Algorithm(terms=[to.terms.Proximal(float("nan"))])),
-        r"terms\.0\.mu is not a number",
+        lambda: of(algorithm=to.Algorithm(terms=[to.terms.Proximal(True)])),
+        r"terms\.0\.mu must be a number",
     ),
     "threads": (lambda: of(runtime=to.runtime.InProcess(threads=1.5)), r"runtime\.threads must be a whole number"),
     "nothing to train": (lambda: of(model=torch.nn.Flatten()), "no parameter that can be trained"),

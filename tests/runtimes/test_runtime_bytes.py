@@ -14,7 +14,7 @@ import torch
 from bytes_runtime import BytesOnly, Process
 from example_experiments import scaffold, ternary
 from turnout.parts.compression.base import Sending
-from turnout.parts.compression.codec.ternary import Ternary
+from turnout.parts.compression.codec.sparse import Ternary
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes import border, wire
 from turnout.runtimes.schema import Refused

@@ -30,7 +30,6 @@ DEVICES = "client,tier,gflops,down_mbps,up_mbps,latency\n" + "".join(f"{c},t{c %
 FILES = {"log.csv": LOG, "events.csv": EVENTS, "devices.csv": DEVICES}
 EXAMPLES: list[Any] = [
     to.substitution.Stale("weights"),
-    to.substitution.Friends("distance"),
     to.substitution.Friends(client_sketch=3),
     participation.Traces(first=8),
     participation.Homogeneous("T50"),

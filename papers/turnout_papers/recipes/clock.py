@@ -17,8 +17,7 @@ from turnout.data import Digits
 from turnout.data.partition import Clustered
 from turnout.experiment import Algorithm, Evaluate, Experiment, Model, Stop, World
 from turnout.parts.closing import Buffered, Closing, Deadline, WaitForAll
-from turnout.parts.compression.quantise import Quantise
-from turnout.parts.compression.ternary import SparseTernary
+from turnout.parts.compression.lossy import Quantise, SparseTernary
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.substitution.friends import Friends

@@ -12,8 +12,7 @@ from turnout.data import CIFAR10, MNIST, Digits
 from turnout.data.partition import Classes
 from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model, World
 from turnout.parts.compression.base import Compression, Dense
-from turnout.parts.compression.quantise import Quantise
-from turnout.parts.compression.ternary import SparseTernary, TopK
+from turnout.parts.compression.lossy import Quantise, SparseTernary, TopK
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.substitution.base import Spread

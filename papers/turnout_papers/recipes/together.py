@@ -22,7 +22,7 @@ import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits
 from turnout.data.partition import Clustered
 from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model, World
-from turnout.parts.compression.ternary import SparseTernary
+from turnout.parts.compression.lossy import SparseTernary
 from turnout.parts.local import Local
 from turnout.parts.membership.policy import Membership
 from turnout.parts.optimizers import SGD

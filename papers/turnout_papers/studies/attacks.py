@@ -24,9 +24,7 @@ from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
 from turnout.parts.aggregation import Aggregation, WeightedSum
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
-from turnout.parts.robust.clipping import CentredClip, NormClip
-from turnout.parts.robust.coordinates import CoordinateMedian, TrimmedMean
-from turnout.parts.robust.distances import GeometricMedian, Krum, MultiKrum
+from turnout.parts.robust import CentredClip, CoordinateMedian, GeometricMedian, Krum, MultiKrum, NormClip, TrimmedMean
 from turnout.parts.weighting import ByWork, FedAvg, Shares
 from turnout.running.result import Run
 from turnout.world.attacks import (

@@ -16,7 +16,7 @@ import torch
 from turnout.experiment import Experiment
 from turnout.layout import Slot
 from turnout.parts.compression.base import Compression, Sending
-from turnout.parts.compression.ternary import LiteralTernary, SparseTernary
+from turnout.parts.compression.lossy import LiteralTernary, SparseTernary
 from turnout.parts.terms.elastic import Elastic
 from turnout_papers.recipes.elastic import cifar_compression, compression, mnist_compression
 from turnout_papers.studies.claims import Claim, above

@@ -17,7 +17,7 @@ import turnout.models as models
 from turnout.data import CIFAR10, EMNIST, MNIST, Characters, Digits, Equal, Pareto, Sentences, Synthetic
 from turnout.data.partition import IID, Classes, Dirichlet, Natural, Partition
 from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model, World
-from turnout.parts.compression.ternary import SparseTernary
+from turnout.parts.compression.lossy import SparseTernary
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.selection import Everyone, Fraction, Selection

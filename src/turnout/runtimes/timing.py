@@ -117,7 +117,6 @@ class Timing:
         on_C = self.devices.on_for(client_C, timing.now, self.seed)
         steps_C = torch.where(on_C > 0, steps_C, 0)
         full_C = full_steps(examples_C, self.algorithm.local, self.drop_single, t)
-        complete_C = pace.download_C + pace.train_C(full_C) + pace.upload_C
         by_C = torch.minimum(on_C, torch.full_like(on_C, timing.limit))
         never_C = torch.zeros_like(steps_C, dtype=torch.bool)
         if closing.partial:
@@ -131,7 +130,7 @@ class Timing:
         begin_C, closes, in_time_C = self._order(client_C, arrival_C, download)
         steps_C = torch.where(torch.isnan(begin_C), 0, steps_C)
         there_C = steps_C > 0
-        times = _times(pace, draw, down_C, complete_C, begin_C, train_C, there_C, closes, self.devices.tiers)
+        times = _times(pace, draw, down_C, begin_C, train_C, there_C, closes, self.devices.tiers)
         late_C = there_C & ~in_time_C
         last = bool(in_time_C.any()) and float(times.arrival_C[in_time_C].max()) >= closes - 1e-9
         # A client that never replies uploads nothing: its upload is endless, until the round is closed.
@@ -194,7 +193,7 @@ def buffered(
 
 
 def _times(
-    pace: Pace, draw: DeviceDraw, down_C: Tensor, complete_C: Tensor, begin_C: Tensor, train_C: Tensor,
+    pace: Pace, draw: DeviceDraw, down_C: Tensor, begin_C: Tensor, train_C: Tensor,
     there_C: Tensor, closes: float, tiers: tuple[str, ...],
 ) -> Times:  # fmt: skip
     """The times of those who are there, NaN for the others."""
@@ -207,7 +206,6 @@ def _times(
         download_C=known(pace.download_C),
         train_C=known(train_C),
         upload_C=known(pace.upload_C),
-        full_C=known(complete_C),
         bytes_down_C=known(down_C),
         late_C=torch.zeros_like(there_C),
         up_C=draw.up_C,

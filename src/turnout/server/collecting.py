@@ -133,8 +133,8 @@ def _close(asked: _Closed, t: int, ctx: Context) -> _Closed:
     times, time, closing = _times(turnout), asked.server.time, ctx.algorithm.closing
     now = time.now
     if not closing.uses_late:
-        seconds, observed = _end(times, turnout), closing.observe(time.closing, _observed(times))
-        server = replace(asked.server, time=replace(time, now=now + seconds, closing=observed))
+        seconds = _end(times, turnout)
+        server = replace(asked.server, time=replace(time, now=now + seconds))
         return replace(asked, server=server, turnout=_without_late(turnout, seconds), seconds=seconds)
 
     fresh, late = _split(replace(asked, turnout=turnout), t, ctx)
@@ -142,10 +142,7 @@ def _close(asked: _Closed, t: int, ctx: Context) -> _Closed:
     due_L = _due(old, now, turnout, closing)
     arrived, waiting = old.take(due_L), old.take(~due_L).plus(late)
     seconds = times.closes if closing.buffer is None else _last_arrival(times, turnout, arrived.arrival_L - now)
-    here = (~torch.isin(turnout.client_C, late.client_L)).nonzero().squeeze(1)
-    full_L = times.full_C[:0] if arrived.turnout is None else _times(arrived.turnout).full_C
-    observed = closing.observe(time.closing, torch.cat([_observed(times.take(here)), full_L]))
-    server = replace(asked.server, time=ServerTime(now + seconds, observed, waiting))
+    server = replace(asked.server, time=ServerTime(now + seconds, waiting))
     turnout = _without_late(turnout, seconds, late.client_L)
     turnout = _with_old(turnout, arrived, now, only_arrived=closing.buffer is not None)
     asked_C = torch.isin(turnout.client_C, torch.cat([asked.cohort.asked, arrived.client_L]))
@@ -166,12 +163,6 @@ def _with_sent_bytes(turnout: Turnout, replies: Replies | None, position_S: Tens
     saved_S = (times.planned_up - replies.report["bytes_up"]).double() / times.up_C[position_S]
     upload_C = times.upload_C.index_add(0, position_S, -saved_S)
     return replace(turnout, times=replace(times, upload_C=upload_C))
-
-
-def _observed(times: Times) -> Tensor:
-    """Seconds of complete work of the clients that worked; inf for a late one, whose reply the server never has."""
-    full_C = torch.where(times.late_C, torch.inf, times.full_C)
-    return full_C[~torch.isnan(times.full_C)]
 
 
 def _end(times: Times, turnout: Turnout) -> float:

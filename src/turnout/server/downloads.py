@@ -32,7 +32,7 @@ def make_download(server: Server, cohort: Cohort, t: int, ctx: Context) -> Downl
     time, closing = server.time, algorithm.closing
     timing = RoundTiming(
         now=time.now,
-        limit=closing.limit(time.closing),
+        limit=closing.limit,
         client_F=time.in_flight.client_L,
         arrival_F=time.in_flight.arrival_L,
         seats=cohort.seats,

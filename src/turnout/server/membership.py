@@ -15,7 +15,8 @@ from torch import Tensor
 from turnout.context import Context
 from turnout.exchange import Departure
 from turnout.machine.profiling import staged
-from turnout.parts.membership.transition import Outlook, Transition
+from turnout.parts.membership.policy import Outlook
+from turnout.parts.membership.roster import Transition
 from turnout.parts.terms.base import Departures, ObjectiveChange, remembers
 from turnout.rng import draw
 from turnout.server.state import Server

@@ -12,8 +12,7 @@ from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.fleet.advice.aims import Aim
 from turnout.fleet.advice.cases import FleetFacts
-from turnout.parts.compression.quantise import Quantise
-from turnout.parts.compression.ternary import SparseTernary
+from turnout.parts.compression.lossy import Quantise, SparseTernary
 from turnout.parts.membership.policy import DropInactive
 from turnout.parts.personal import Named, batch_norm
 from turnout.parts.substitution.friends import Friends

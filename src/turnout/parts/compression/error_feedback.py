@@ -18,14 +18,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError, nearest
+from turnout.errors import check_settings
 from turnout.exchange import Messages
 from turnout.layout import Slot
 from turnout.parts.compression.base import Compression, Sending, dense_bytes
-from turnout.parts.compression.codec.bits import Coded
+from turnout.parts.compression.codec.messages import Coded
 from turnout.types import BYTE, Message, State, Tensors
 
-DIRECTIONS = ("both", "up")
 NEVER = -1  # the round of a client that has not downloaded anything yet
 
 
@@ -125,13 +124,7 @@ class ErrorFeedback(Compression):
     reset_after: int | None = None
 
     def __post_init__(self) -> None:
-        if self.directions not in DIRECTIONS:
-            known = nearest(self.directions, DIRECTIONS)
-            raise UserError(f"algorithm.compression.directions is {self.directions!r}: {known}")
-        if not 0 <= self.residual_decay <= 1:
-            raise UserError(f"algorithm.compression.residual_decay is in [0, 1], not {self.residual_decay}")
-        if self.reset_after is not None and self.reset_after < 1:
-            raise UserError(f"algorithm.compression.reset_after is at least 1 round, not {self.reset_after}")
+        check_settings(self, directions=("both", "up"), residual_decay="[0, 1]", reset_after="[1, inf)")
 
     @abstractmethod
     def codec(self, way: str, sending: Sending) -> Codec:

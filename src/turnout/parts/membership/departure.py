@@ -16,7 +16,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from turnout.errors import check_settings
+
 RULES = ("crossing", "literal", "sqrt")
+
+
+@dataclass(frozen=True)
+class Constants:
+    """D, V and γ of paper 000's bounds, given instead of fitted; Γ_l (`Gamma_l`) is estimated if None."""
+
+    D: float
+    V: float
+    gamma: float
+    Gamma_l: float | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, D="[0, inf)", V="[0, inf)", gamma="(0, inf)", Gamma_l="[0, inf)")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError
+from turnout.errors import check_settings
 from turnout.parts.terms.base import At, LocalTerm, PersonalModel
 from turnout.types import Tensors
 
@@ -36,8 +36,7 @@ class APFL(LocalTerm, PersonalModel):
     name: str = "apfl"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise UserError(f"APFL's alpha is the part of a client's own model, from 0 to 1, not {self.alpha}")
+        check_settings(self, alpha="[0, 1]")
 
     def client_state(self, start_P: Tensor) -> Tensors:
         return {"v": torch.zeros_like(start_P), "alpha": start_P.new_full((1,), self.alpha), "begun": torch.zeros(1)}

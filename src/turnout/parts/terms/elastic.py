@@ -17,14 +17,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError, nearest
+from turnout.errors import UserError, check_settings
 from turnout.machine.triton_tools import takes
 from turnout.parts.terms import elastic_kernel
 from turnout.parts.terms.base import At, Departures, FusedStep, LocalTerm, PostStep, SelectiveDownload, TermTraits
 from turnout.parts.updates import Applied
 from turnout.types import Extra, Tensors, wire_bytes
-
-CHOICES = {"reduce": ("sum", "mean"), "step": ("explicit", "proximal")}
 
 
 @dataclass(frozen=True)
@@ -63,17 +61,8 @@ class Elastic(LocalTerm, FusedStep, PostStep, Departures, SelectiveDownload, Ter
     name: str = "elastic"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.strength < math.inf:
-            raise UserError(f"an elastic term's strength is a number from 0 on, not {self.strength}")
-        for field, options in CHOICES.items():
-            if (value := getattr(self, field)) not in options:
-                raise UserError(f"an elastic term's {field} is {value!r}: {nearest(value, options)}")
-        if self.samples < 1 or self.fisher_every < 1:
-            raise UserError(
-                f"an elastic term's samples and fisher_every are at least 1, not {self.samples} and {self.fisher_every}"
-            )
-        if self.fisher_keep is not None and not 0 < self.fisher_keep <= 1:
-            raise UserError(f"an elastic term's fisher_keep is in (0, 1], not {self.fisher_keep}; leave it out for all")
+        check_settings(self, strength="[0, inf)", samples="[1, inf)", fisher_every="[1, inf)", fisher_keep="(0, 1]")
+        check_settings(self, reduce=("sum", "mean"), step=("explicit", "proximal"))
         if self.decoupled and self.step == "proximal":
             raise UserError("an elastic term's proximal step comes after the optimizer's anyway: leave decoupled out")
 

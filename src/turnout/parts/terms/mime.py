@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError
+from turnout.errors import check_settings
 from turnout.parts.terms.base import At, LocalTerm
 from turnout.parts.updates import Applied
 from turnout.types import Extra, Tensors
@@ -33,8 +33,7 @@ class MimeLite(LocalTerm):
     name: str = "mime-lite"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.beta < 1:
-            raise UserError(f"MimeLite's beta must be in [0, 1), not {self.beta}")
+        check_settings(self, beta="[0, 1)")
 
     def server_state(self, start_P: Tensor) -> Tensors:
         return {"m": torch.zeros_like(start_P)}

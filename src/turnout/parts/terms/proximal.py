@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError
+from turnout.errors import check_settings
 from turnout.parts.terms.base import At, FusedStep, LocalTerm
 from turnout.types import Tensors
 
@@ -28,8 +28,7 @@ class Proximal(LocalTerm, FusedStep):
     name: str = "proximal"
 
     def __post_init__(self) -> None:
-        if self.mu < 0:
-            raise UserError(f"a proximal term with mu = {self.mu} would push clients away from the start: use mu >= 0")
+        check_settings(self, mu="[0, inf)")
 
     def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
         return grad_cP.add_(at.x_cP - at.start_cP, alpha=self.mu)

@@ -1,21 +1,25 @@
-"""Sparse messages: ternary (EFL), with values, and Algorithm 1 of EFL as printed.
+"""Lossy compressions: sparse messages, ternary (EFL) or with values, and eight bits per entry.
 
 Shape letters: C replies, P shared parameters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from turnout.errors import check_settings
 from turnout.layout import Slot
 from turnout.parts.compression.base import Dense, Sending, dense_bytes
-from turnout.parts.compression.codec.pieces import check_keep
-from turnout.parts.compression.codec.ternary import Ternary, Values
+from turnout.parts.compression.codec.byte import Byte, Dither
+from turnout.parts.compression.codec.sparse import Ternary, Values
 from turnout.parts.compression.error_feedback import Codec, ErrorFeedback
+from turnout.rng import key
 from turnout.types import Message, State, Tensors
+
+SPARSE = {"keep": "(0, 1]", "scope": ("tensor", "model")}
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,7 @@ class TopK(ErrorFeedback):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_keep("algorithm.compression.keep", self.keep, self.scope)
-        check_keep("algorithm.compression.keep_down", self._share("down"), self.scope)
+        check_settings(self, **SPARSE, keep_down="(0, 1]")
 
     def _share(self, way: str) -> float:
         return self.keep if way == "up" or self.keep_down is None else self.keep_down
@@ -55,6 +58,31 @@ class SparseTernary(TopK):
 
 
 @dataclass(frozen=True)
+class Quantise(ErrorFeedback):
+    """Eight bits per entry: whole multiples of 1/127 of the largest entry of its tensor.
+
+    rounding  "stochastic": up or down so that the mean is right (drawn by address, so a run can be repeated); or
+              "nearest"
+    feedback  add the rounding errors to the next message; stochastic rounding works without, and then clients keep no
+              state
+    and the other settings of `ErrorFeedback`
+    """
+
+    rounding: str = "stochastic"
+    feedback: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_settings(self, rounding=("stochastic", "nearest"))
+
+    def codec(self, way: str, sending: Sending) -> Codec:
+        if self.rounding == "nearest":
+            return Byte()
+        client_C = sending.client_C if way == "up" else torch.zeros(1, dtype=torch.int64)
+        return Byte(Dither(key(sending.seed, "dither", way, sending.t), client_C))
+
+
+@dataclass(frozen=True)
 class LiteralTernary(Dense):
     """Algorithm 1 of paper 001 as printed, which overshoots; only for demonstration.
 
@@ -66,7 +94,7 @@ class LiteralTernary(Dense):
     scope: str = "tensor"
 
     def __post_init__(self) -> None:
-        check_keep("algorithm.compression.keep", self.keep, self.scope)
+        check_settings(self, **SPARSE)
 
     def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
         return {"left": torch.zeros(dense_bytes(slots) // 4)}
@@ -87,4 +115,4 @@ class LiteralTernary(Dense):
         return applied_P, {"left_P": left_P}
 
 
-KINDS = {"sparse-ternary": SparseTernary, "top-k": TopK, "literal-ternary": LiteralTernary}
+KINDS = {"sparse-ternary": SparseTernary, "top-k": TopK, "quantise": Quantise, "literal-ternary": LiteralTernary}
