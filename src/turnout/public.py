@@ -111,11 +111,9 @@ class substitution(metaclass=_Namespace):  # noqa: N801
 class terms(metaclass=_Namespace):  # noqa: N801
     """Local methods, as terms of the gradient."""
 
-    from turnout.parts.terms.apfl import APFL
+    from turnout.parts.terms.baselines import APFL, MimeLite, Proximal
     from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
     from turnout.parts.terms.elastic import Elastic
-    from turnout.parts.terms.mime import MimeLite
-    from turnout.parts.terms.proximal import Proximal
 
 
 def __getattr__(name: str) -> Any:

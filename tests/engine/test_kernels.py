@@ -30,7 +30,7 @@ from turnout.parts.compression.codec.picks import largest, largest_with_kernels,
 from turnout.parts.compression.codec.sparse import Ternary
 from turnout.parts.substitution import projection
 from turnout.parts.substitution.projection import signs
-from turnout.parts.terms import elastic_kernel
+from turnout.parts.terms import elastic
 from turnout.parts.terms.base import At
 from turnout.running.tracks.prepare import prepare
 
@@ -349,7 +349,7 @@ def test_rows_folded_by_a_kernel_are_the_sketch(place):
 def test_what_an_elastic_term_sends(place):
     u, w = drawn(3, 5000).abs(), drawn(3, 5000, seed=1)
     if place.swapped:
-        v, z = elastic_kernel.products(u.to(place.device), w.to(place.device))
+        v, z = elastic.products_by_kernel(u.to(place.device), w.to(place.device))
     else:
         sent = to.terms.Elastic()._message(u.to(place.device), w.to(place.device))
         v, z = sent["v"], sent["z"]

@@ -827,31 +827,6 @@ def test_resumed_is_uninterrupted(part: object, tmp_path: Path) -> None:
         assert set(records.clients()["friend"].tolist()) > {-1}
 
 
-def test_growing_batches() -> None:
-    """Paper 003, §5: B_t = B_0 t; E epochs of fewer and larger steps, down to one full batch."""
-    local = to.Local(to.SGD(lr=0.1), epochs=1, batch_size=2, growing_batch=True)
-    experiment = world([8, 12], local=local, weighting=to.weighting.ByShare())
-    for t, steps in enumerate([(4, 6), (2, 3), (2, 2), (1, 2), (1, 2), (1, 1), (1, 1)]):
-        prepared = ready(experiment)
-        _, steps_C = prepared.runtime.turn_out(torch.arange(2), t)
-        assert steps_C.tolist() == list(steps)
-    prepared = ready(experiment)
-    state, losses = prepared.begin(), []
-    for t in range(8):
-        state, record = prepared.round(state, t)
-        losses.append(record.train_loss)
-    assert all(math.isfinite(loss) for loss in losses)
-    # From round 5 on each update is one full-batch gradient step.
-    x, y = prepared.runtime.clients.federation.train(torch.tensor([1]), 0).of(0)
-    weight, bias = prepared.model.layout.unpack(state.shared_P).values()
-    w, b = weight.clone().requires_grad_(), bias.clone().requires_grad_()
-    torch.nn.functional.cross_entropy(x.double() @ w.T + b, y).backward()
-    single = ready(experiment.but(**{"world.participation": Days((0.0, 1.0))}))
-    moved_P = single.round(state, 9)[0].shared_P - state.shared_P
-    expected_P = -0.1 * torch.cat([w.grad.reshape(-1), b.grad]) * 12 / 20
-    torch.testing.assert_close(moved_P, expected_P)
-
-
 def test_friends_in_a_file(tmp_path: Path) -> None:
     experiment = to.Experiment().but(
         **{

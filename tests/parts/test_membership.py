@@ -347,7 +347,9 @@ def test_who_is_hardly_ever_there_is_dropped_and_may_rejoin():
     """001 Cor. 1 with y_a = 1 for client 2: dropped once the others have answered 1.5 times on average, so after two
     rounds, back as a newcomer by an event, judged again."""
     drop = to.membership.DropInactive(J=1.0, C=1.0, least=1.5)
-    experiment = town(to.Leave(2, 4), to.Join(2, 5), fractions=FRACTIONS, membership=to.Membership(drop=drop, deadline=1000), rounds=9)
+    experiment = town(
+        to.Leave(2, 4), to.Join(2, 5), fractions=FRACTIONS, membership=to.Membership(drop=drop, deadline=1000), rounds=9
+    )
     _, records = play(ready(experiment), 9)
     events = [(r.round, *e[:2]) for r in records for e in r.events]
     assert events == [(2, 2, "drop"), (4, 2, "leave"), (5, 2, "join"), (7, 2, "drop")]

@@ -207,7 +207,7 @@ def test_a_reply_that_is_there_already_frees_its_seat_now_and_not_before():
 def test_a_buffer_of_one_reply_of_one_client_is_the_smallest():
     assert to.closing.Buffered(size=1, concurrency=1).buffer == 1
     for size, concurrency in ((0, 1), (1, -1), (2, 1)):
-        with pytest.raises(to.UserError, match="size|concurrency"):
+        with pytest.raises(to.UserError, match=r"size|concurrency"):
             to.closing.Buffered(size=size, concurrency=concurrency)
 
 

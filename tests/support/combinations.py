@@ -384,8 +384,7 @@ class Draws:
             to.InverseClock(),
             to.schedules.TheoryRate(1.0, 2.0, 4.0, 400.0),
         )
-        growing = self.chance("growing", 1)
-        return to.Local(self.optimizer(), **work, batch_size=4, schedule=schedule, growing_batch=growing)
+        return to.Local(self.optimizer(), **work, batch_size=4, schedule=schedule)
 
     def optimizer(self) -> Any:
         # eps and tau: below BatchNorm a bias has no gradient but rounding, and a small number would make steps of it

@@ -11,10 +11,8 @@ from turnout.experiment import Algorithm, Evaluate, Experiment, World
 from turnout.parts.local import Local
 from turnout.parts.mixing import FedAMP
 from turnout.parts.optimizers import SGD
-from turnout.parts.terms.apfl import APFL
+from turnout.parts.terms.baselines import APFL, MimeLite, Proximal
 from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
-from turnout.parts.terms.mime import MimeLite
-from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import FedAvg, FedNova
 from turnout.world.participation import Dropout
 from turnout_papers.recipes import ONE_CORE

@@ -77,7 +77,7 @@ class ClientState:
             states={name: download.states[name] for name in layout.shared_states} | self.states,
             own_states=frozenset(self.states),
             lr=download.lr,
-            batch_size=local.batch_of(samples.count_C, download.t),
+            batch_size=local.batch_size,
             drop_single=network.has_batch_statistics(),
             seed=seed,
             t=download.t,

@@ -245,11 +245,11 @@ def turnout_after(
     steps_C: Tensor | None, client_C: Tensor, examples_C: Tensor, local: Local, drop_single: bool, t: int
 ) -> tuple[Turnout, Tensor]:
     """The turnout of clients that took so many steps (None: all of them), and the steps of complete work."""
-    full, full_C = turn_out(client_C, torch.ones(len(client_C), dtype=torch.float64), examples_C, local, drop_single, t)
+    full, full_C = turn_out(client_C, torch.ones(len(client_C), dtype=torch.float64), examples_C, local, drop_single)
     if steps_C is None:
         return full, full_C
     part_C = torch.where(full_C > 0, steps_C.double() / full_C.clamp(min=1), 0.0)
-    return turn_out(client_C, part_C, examples_C, local, drop_single, t)[0], full_C
+    return turn_out(client_C, part_C, examples_C, local, drop_single)[0], full_C
 
 
 def reported_times(head: State) -> dict[str, float]:

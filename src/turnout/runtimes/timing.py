@@ -110,13 +110,13 @@ class Timing:
         """
         t, timing, closing = download.t, download.timing, self.algorithm.closing
         draw = self.devices.draw(client_C, t, self.seed)
-        passes = Passes.of(examples_C, self.algorithm.local.batch_of(examples_C, t), self.drop_single)
+        passes = Passes.of(examples_C, self.algorithm.local.batch_size, self.drop_single)
         down_C = (timing.owed(client_C, held.message.tensors) + held.report["bytes_down"]).double()
         up_C = torch.full_like(down_C, self.planned_bytes(t))
         pace = Pace.of(draw, down_C, up_C, self.flops, passes)
         on_C = self.devices.on_for(client_C, timing.now, self.seed)
         steps_C = torch.where(on_C > 0, steps_C, 0)
-        full_C = full_steps(examples_C, self.algorithm.local, self.drop_single, t)
+        full_C = full_steps(examples_C, self.algorithm.local, self.drop_single)
         by_C = torch.minimum(on_C, torch.full_like(on_C, timing.limit))
         never_C = torch.zeros_like(steps_C, dtype=torch.bool)
         if closing.partial:

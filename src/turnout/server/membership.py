@@ -115,7 +115,6 @@ def _apply(
             after,
             mixing=algorithm.mixing.forget(server.mixing, out_I),
             substitution=algorithm.substitution.forget(server.substitution, out_I),
-            compression=algorithm.compression.forget(server.compression, out_I),
             outbox=server.outbox.without(out_I),
         )
     roster = change.roster.shifted(server.objective) if change.shifted else change.roster

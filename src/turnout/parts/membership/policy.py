@@ -19,15 +19,8 @@ from torch import Tensor
 
 from turnout.errors import UserError, check_settings
 from turnout.parts.local import Local
-from turnout.parts.membership.departure import (
-    RULES,
-    Bounds,
-    Constants,
-    bounds_from,
-    fit_curve,
-    left_to_learn,
-    should_exclude,
-)  # fmt: skip
+from turnout.parts.membership import departure
+from turnout.parts.membership.departure import Bounds, Constants
 from turnout.parts.membership.roster import Roster, Transition
 from turnout.types import Turnout
 from turnout.world.events import Event, Join
@@ -70,14 +63,14 @@ class Outlook:
             latest, lowest = losses or (0.0, 0.0)
             Gamma_l = latest - lowest if given.Gamma_l is None else given.Gamma_l
             return Bounds(given.D, given.V, given.gamma, Gamma_l, float(self.local.full_work))
-        fit = fit_curve(self.roster.curve)
-        if fit is None:
+        V = departure.fit_curve(self.roster.curve)
+        if V is None:
             return None
         mean = float(self.roster.loss_T[-1])  # stands for a client that has never replied
         schedule, lr = self.local.schedule, self.local.optimizer.lr
         first, now = (schedule.rate(lr, clock) for clock in (0, self.clock))
         restart = first / now if now else 1.0  # factor of a shift on the learning rate
-        return bounds_from(fit, self.clock, restart, self.share_of(client), *(losses or (mean, mean)))
+        return departure.bounds_from(V, self.clock, restart, self.share_of(client), *(losses or (mean, mean)))
 
 
 def boost(rounds_I: Tensor, factor: float = 3.0, decay: float = 2.0) -> Tensor:
@@ -157,7 +150,8 @@ class Membership:
     drop: DropInactive | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self, join=("fast-reboot", "vanilla"), leave=("include", "exclude", "decide"), rule=RULES)
+        check_settings(self, join=("fast-reboot", "vanilla"), leave=("include", "exclude", "decide"))
+        check_settings(self, rule=departure.RULES)
         check_settings(self, boost="[1, inf)", decay="[0, inf)", surveyed="[0, inf)", c="[0, inf]", deadline="[1, inf)")
         if self.gate is not None and not self.surveyed:
             raise UserError("membership.gate needs the gradient norm: set membership.surveyed above 0")
@@ -222,7 +216,7 @@ class Membership:
         shown = numbers | {"f0(T)": bounds.include(T, tau0), "f1(T)": bounds.exclude(T, tau0)}
         why = f"{self.rule} rule, " + ", ".join(f"{name} {value:.6g}" for name, value in shown.items())
         change = change.with_numbers({f"decide_{name}": float(value) for name, value in numbers.items()})
-        if should_exclude(bounds, tau0, T, self.rule, self.c):
+        if departure.should_exclude(bounds, tau0, T, self.rule, self.c):
             return change.exclude(client, "leave", f"exclude: {why}")
         return change.include(client, f"include: {why}")
 
@@ -237,7 +231,8 @@ class Membership:
         if drop is None or not bool(here_K.any()):
             return []
         client_I, asked_I, absent_I = (v[here_K] for v in (ledger.client_K, ledger.asked_K, ledger.absent_K))
-        bound = left_to_learn(drop.C, drop.gamma, outlook.clock, self._deadline(outlook), outlook.local.full_work)
+        T, work = self._deadline(outlook), outlook.local.full_work
+        bound = departure.left_to_learn(drop.C, drop.gamma, outlook.clock, T, work)
         out_I = drop.picks(asked_I, absent_I, bound)
         rows = zip(*(v[out_I].tolist() for v in (client_I, absent_I, asked_I)), strict=True)
         found = [(client, f"away in {absent} of the {asked} rounds it was asked") for client, absent, asked in rows]

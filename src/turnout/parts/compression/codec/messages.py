@@ -1,6 +1,6 @@
-"""Messages as real bytes: rows of unequal length, the pieces of a row, and fields of a few bits.
+"""Messages as real bytes: rows of unequal length, and the pieces of a row.
 
-Shape letters: C rows (messages), N bits, B bytes, X fields, S pieces (tensors, or the whole row).
+Shape letters: C rows (messages), B bytes, S pieces (tensors, or the whole row).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import Tensor
 from turnout.errors import UserError
 from turnout.layout import Slot
 
-AT_ONCE = 1 << 24  # bits that a GPU places at once, at some thirty bytes each
 _GOLDEN = (math.sqrt(5) + 1) / 2
 
 
@@ -94,27 +93,6 @@ def pieces_of(slots: tuple[Slot, ...], keep: float, scope: str) -> tuple[Piece, 
     return (Piece(0, size, kept_of(size, keep)),) if size else ()
 
 
-def pack(bit_CN: Tensor) -> Tensor:
-    """Eight bits a byte, the first bit highest; N is a multiple of 8.
-
-    >>> pack(torch.tensor([[1, 0, 0, 0, 0, 0, 1, 1]], dtype=torch.uint8))
-    tensor([[131]], dtype=torch.uint8)
-    """
-    if bit_CN.is_cuda:  # few launches
-        place_8 = torch.arange(7, -1, -1, dtype=torch.uint8, device=bit_CN.device)
-        return (bit_CN.unflatten(1, (-1, 8)) << place_8).sum(2, dtype=torch.uint8)
-    byte_CB = bit_CN[:, 0::8] << 7
-    for place in range(1, 8):
-        byte_CB |= bit_CN[:, place::8] << (7 - place)
-    return byte_CB
-
-
-def unpack(byte_CB: Tensor) -> Tensor:
-    """The bits of bytes: the inverse of `pack`."""
-    place_8 = torch.arange(7, -1, -1, dtype=torch.uint8, device=byte_CB.device)
-    return ((byte_CB[:, :, None] >> place_8) & 1).view(len(byte_CB), -1)
-
-
 def floats_of(byte_CB: Tensor) -> Tensor:
     """Four bytes each as little-endian float32 (the order of every machine that torch runs on)."""
     rows, width = byte_CB.shape
@@ -125,39 +103,3 @@ def bytes_of(float_CF: Tensor) -> Tensor:
     """The inverse of `floats_of`."""
     rows, width = float_CF.shape
     return float_CF.to(torch.float32).flatten().view(torch.uint8).view(rows, 4 * width)
-
-
-def mark(bit_CN: Tensor, at_CX: Tensor, there_CX: Tensor, value_CX: Tensor) -> None:
-    """Write fields of one bit where `there_CX` is set; the last column of the bits takes the rest."""
-    bit_CN.scatter_(1, torch.where(there_CX.bool(), at_CX, bit_CN.shape[1] - 1), value_CX.to(torch.uint8))
-
-
-def put(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, value_CX: Tensor, widest: int) -> None:
-    """Write whole numbers into fields of at most `widest` bits, highest bit first; the last column takes the rest."""
-    waste = bit_CN.shape[1] - 1
-    if bit_CN.is_cuda and widest > 1 and widest * at_CX.numel() <= AT_ONCE:  # few launches
-        place_W = torch.arange(widest, device=bit_CN.device)
-        left_CXW = width_CX[:, :, None] - 1 - place_W
-        column_CXW = torch.where(left_CXW >= 0, at_CX[:, :, None] + place_W, waste)
-        bit_CXW = (value_CX[:, :, None] >> left_CXW.clamp(min=0)) & 1
-        bit_CN.scatter_(1, column_CXW.flatten(1), bit_CXW.to(torch.uint8).flatten(1))
-        return
-    for place in range(widest):
-        left_CX = width_CX - 1 - place
-        column_CX = torch.where(left_CX >= 0, at_CX + place, waste)
-        bit_CN.scatter_(1, column_CX, ((value_CX >> left_CX.clamp(min=0)) & 1).to(torch.uint8))
-
-
-def take(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, widest: int) -> Tensor:
-    """Read whole numbers; a field of no bits is 0. Fields must be inside the rows."""
-    value_CX = torch.zeros_like(at_CX)
-    for place in range(widest):
-        inside_CX = place < width_CX
-        bit_CX = bit_CN.gather(1, torch.where(inside_CX, at_CX + place, 0)).to(torch.int64)
-        value_CX = torch.where(inside_CX, (value_CX << 1) | bit_CX, value_CX)
-    return value_CX
-
-
-def before(width_CX: Tensor) -> Tensor:
-    """Start of each field when they follow one another."""
-    return width_CX.cumsum(1) - width_CX

@@ -13,7 +13,8 @@ One message, bit after bit, highest bit of a field first:
 So k positions cost k (1 + b) + Σ floor((gap - 1) / 2^b) bits, as with separate Golomb code words; split like this, all
 messages of a cohort are written and read at once, without a loop over entries.
 
-Shape letters: C messages, P columns, S pieces, K entries of a row, N bits, B bytes, F floats.
+Shape letters: C messages, P columns, S pieces, K entries of a row, N bits, B bytes, X fields, F
+floats.
 """
 
 from __future__ import annotations
@@ -26,21 +27,10 @@ from torch import Tensor
 
 from turnout.layout import Slot
 from turnout.parts.compression.codec import kernels
-from turnout.parts.compression.codec.messages import (
-    Coded,
-    Piece,
-    before,
-    bytes_of,
-    floats_of,
-    mark,
-    pack,
-    pieces_of,
-    put,
-    refuse,
-    take,
-    unpack,
-)  # fmt: skip
+from turnout.parts.compression.codec.messages import Coded, Piece, bytes_of, floats_of, pieces_of, refuse
 from turnout.parts.compression.codec.picks import Picked, largest
+
+AT_ONCE = 1 << 24  # bits that a GPU places at once, at some thirty bytes each
 
 
 @dataclass(frozen=True)
@@ -102,6 +92,63 @@ def tensors_of(pieces: tuple[Piece, ...], device: torch.device) -> PieceTensors:
     return PieceTensors(
         keep_S, whole(bits), first_S, piece_K, rank_K, *of_K, max(bits, default=0), max(rests, default=0)
     )
+
+
+def pack(bit_CN: Tensor) -> Tensor:
+    """Eight bits a byte, the first bit highest; N is a multiple of 8.
+
+    >>> pack(torch.tensor([[1, 0, 0, 0, 0, 0, 1, 1]], dtype=torch.uint8))
+    tensor([[131]], dtype=torch.uint8)
+    """
+    if bit_CN.is_cuda:  # few launches
+        place_8 = torch.arange(7, -1, -1, dtype=torch.uint8, device=bit_CN.device)
+        return (bit_CN.unflatten(1, (-1, 8)) << place_8).sum(2, dtype=torch.uint8)
+    byte_CB = bit_CN[:, 0::8] << 7
+    for place in range(1, 8):
+        byte_CB |= bit_CN[:, place::8] << (7 - place)
+    return byte_CB
+
+
+def unpack(byte_CB: Tensor) -> Tensor:
+    """The bits of bytes: the inverse of `pack`."""
+    place_8 = torch.arange(7, -1, -1, dtype=torch.uint8, device=byte_CB.device)
+    return ((byte_CB[:, :, None] >> place_8) & 1).view(len(byte_CB), -1)
+
+
+def mark(bit_CN: Tensor, at_CX: Tensor, there_CX: Tensor, value_CX: Tensor) -> None:
+    """Write fields of one bit where `there_CX` is set; the last column of the bits takes the rest."""
+    bit_CN.scatter_(1, torch.where(there_CX.bool(), at_CX, bit_CN.shape[1] - 1), value_CX.to(torch.uint8))
+
+
+def put(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, value_CX: Tensor, widest: int) -> None:
+    """Write whole numbers into fields of at most `widest` bits, highest bit first; the last column takes the rest."""
+    waste = bit_CN.shape[1] - 1
+    if bit_CN.is_cuda and widest > 1 and widest * at_CX.numel() <= AT_ONCE:  # few launches
+        place_W = torch.arange(widest, device=bit_CN.device)
+        left_CXW = width_CX[:, :, None] - 1 - place_W
+        column_CXW = torch.where(left_CXW >= 0, at_CX[:, :, None] + place_W, waste)
+        bit_CXW = (value_CX[:, :, None] >> left_CXW.clamp(min=0)) & 1
+        bit_CN.scatter_(1, column_CXW.flatten(1), bit_CXW.to(torch.uint8).flatten(1))
+        return
+    for place in range(widest):
+        left_CX = width_CX - 1 - place
+        column_CX = torch.where(left_CX >= 0, at_CX + place, waste)
+        bit_CN.scatter_(1, column_CX, ((value_CX >> left_CX.clamp(min=0)) & 1).to(torch.uint8))
+
+
+def take(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, widest: int) -> Tensor:
+    """Read whole numbers; a field of no bits is 0. Fields must be inside the rows."""
+    value_CX = torch.zeros_like(at_CX)
+    for place in range(widest):
+        inside_CX = place < width_CX
+        bit_CX = bit_CN.gather(1, torch.where(inside_CX, at_CX + place, 0)).to(torch.int64)
+        value_CX = torch.where(inside_CX, (value_CX << 1) | bit_CX, value_CX)
+    return value_CX
+
+
+def before(width_CX: Tensor) -> Tensor:
+    """Start of each field when they follow one another."""
+    return width_CX.cumsum(1) - width_CX
 
 
 def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | None = None) -> Coded:
@@ -200,6 +247,9 @@ def _float_bytes(form: Form, at_C: Tensor, there_CK: Tensor) -> tuple[Tensor, Te
     place_CF = at_C[:, None] + 4 * before(has_CF.to(torch.int64))
     byte_4 = torch.arange(4, device=has_CF.device)
     return has_CF.repeat_interleave(4, 1), (place_CF[:, :, None] + byte_4).flatten(1)
+
+
+# -- the codecs
 
 
 @dataclass(frozen=True)
