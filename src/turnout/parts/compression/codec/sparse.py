@@ -30,8 +30,6 @@ from turnout.parts.compression.codec import kernels
 from turnout.parts.compression.codec.messages import Coded, Piece, bytes_of, floats_of, pieces_of, refuse
 from turnout.parts.compression.codec.picks import Picked, largest
 
-AT_ONCE = 1 << 24  # bits that a GPU places at once, at some thirty bytes each
-
 
 @dataclass(frozen=True)
 class Form:
@@ -100,9 +98,6 @@ def pack(bit_CN: Tensor) -> Tensor:
     >>> pack(torch.tensor([[1, 0, 0, 0, 0, 0, 1, 1]], dtype=torch.uint8))
     tensor([[131]], dtype=torch.uint8)
     """
-    if bit_CN.is_cuda:  # few launches
-        place_8 = torch.arange(7, -1, -1, dtype=torch.uint8, device=bit_CN.device)
-        return (bit_CN.unflatten(1, (-1, 8)) << place_8).sum(2, dtype=torch.uint8)
     byte_CB = bit_CN[:, 0::8] << 7
     for place in range(1, 8):
         byte_CB |= bit_CN[:, place::8] << (7 - place)
@@ -115,21 +110,9 @@ def unpack(byte_CB: Tensor) -> Tensor:
     return ((byte_CB[:, :, None] >> place_8) & 1).view(len(byte_CB), -1)
 
 
-def mark(bit_CN: Tensor, at_CX: Tensor, there_CX: Tensor, value_CX: Tensor) -> None:
-    """Write fields of one bit where `there_CX` is set; the last column of the bits takes the rest."""
-    bit_CN.scatter_(1, torch.where(there_CX.bool(), at_CX, bit_CN.shape[1] - 1), value_CX.to(torch.uint8))
-
-
 def put(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, value_CX: Tensor, widest: int) -> None:
     """Write whole numbers into fields of at most `widest` bits, highest bit first; the last column takes the rest."""
     waste = bit_CN.shape[1] - 1
-    if bit_CN.is_cuda and widest > 1 and widest * at_CX.numel() <= AT_ONCE:  # few launches
-        place_W = torch.arange(widest, device=bit_CN.device)
-        left_CXW = width_CX[:, :, None] - 1 - place_W
-        column_CXW = torch.where(left_CXW >= 0, at_CX[:, :, None] + place_W, waste)
-        bit_CXW = (value_CX[:, :, None] >> left_CXW.clamp(min=0)) & 1
-        bit_CN.scatter_(1, column_CXW.flatten(1), bit_CXW.to(torch.uint8).flatten(1))
-        return
     for place in range(widest):
         left_CX = width_CX - 1 - place
         column_CX = torch.where(left_CX >= 0, at_CX + place, waste)
@@ -174,7 +157,7 @@ def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | No
     bit_CN = torch.zeros(rows, 8 * size + 1, dtype=torch.uint8, device=there.device)
     ones = [(flags, widths[0], few_CS), (ends + widths[4], there, there_CK)]
     ones += [(signs, there, negative_CK)] if negative_CK is not None else []
-    mark(bit_CN, *(torch.cat(parts, 1) for parts in zip(*ones, strict=True)))
+    put(bit_CN, *(torch.cat(parts, 1) for parts in zip(*ones, strict=True)), widest=1)
     put(bit_CN, counts, count_width_CS, count_CS, table.widest_count if few else 0)
     put(bit_CN, rests, widths[3], rest_CK, table.widest_rest)
     byte_CB = pack(bit_CN[:, :-1])
