@@ -121,7 +121,7 @@ class Other:
     """A compression that is not `Dense`, though it does the same."""
 
     residuals, begin, encode, decode = Dense.residuals, Dense.begin, Dense.encode, Dense.decode
-    held, catch_up, broadcast, forget = Dense.held, Dense.catch_up, Dense.broadcast, Dense.forget
+    held, catch_up, broadcast = Dense.held, Dense.catch_up, Dense.broadcast
     missed, received, longest = Dense.missed, Dense.received, Dense.longest
 
 
