@@ -23,7 +23,6 @@ import turnout.parts.schedules as schedules
 import turnout.parts.selection as selection
 import turnout.parts.server as server
 import turnout.parts.weighting as weighting
-import turnout.roles as roles
 import turnout.settings as runtime
 import turnout.tasks as tasks
 import turnout.world.attacks as attacks
@@ -98,6 +97,36 @@ class compression(metaclass=_Namespace):  # noqa: N801
 
     from turnout.parts.compression.base import Compression, Dense, Sending
     from turnout.parts.compression.lossy import LiteralTernary, Quantise, SparseTernary, TopK
+
+
+class roles(metaclass=_Namespace):  # noqa: N801
+    """The roles of an experiment, as classes: your own part that a file names must be derived from its role,
+    `class Median(to.roles.Aggregation)`. In Python any object with a role's methods will do.
+    """
+
+    from turnout.data.federation import DataSpec
+    from turnout.data.partition import Partition
+    from turnout.data.sizes import Sizes
+    from turnout.experiment import AlgorithmSpec
+    from turnout.models.layers import ModelSpec
+    from turnout.parts.aggregation import Aggregation
+    from turnout.parts.closing import Closing
+    from turnout.parts.compression.base import Compression
+    from turnout.parts.mixing import Mixing
+    from turnout.parts.optimizers import Optimizer
+    from turnout.parts.schedules import Schedule
+    from turnout.parts.selection import Selection
+    from turnout.parts.server import ServerStep
+    from turnout.parts.substitution.base import Substitution
+    from turnout.parts.terms.base import Term
+    from turnout.parts.weighting import Weighting
+    from turnout.running.tracker import Tracker
+    from turnout.settings import RuntimeSpec
+    from turnout.tasks import TaskSpec
+    from turnout.world.attacks import Attack
+    from turnout.world.devices import Devices
+    from turnout.world.events import Events
+    from turnout.world.participation import Participation
 
 
 class substitution(metaclass=_Namespace):  # noqa: N801
