@@ -96,7 +96,7 @@ class compression(metaclass=_Namespace):  # noqa: N801
     """How updates travel."""
 
     from turnout.parts.compression.base import Compression, Dense, Sending
-    from turnout.parts.compression.lossy import LiteralTernary, Quantise, SparseTernary, TopK
+    from turnout.parts.compression.lossy import Quantise, SparseTernary, TopK
 
 
 class roles(metaclass=_Namespace):  # noqa: N801

@@ -378,7 +378,6 @@ selection = {{kind = "count", clients = 5}}
         'kind = "sparse-ternary"\nkeep = 0.1\nkeep_down = 0.2\nreset_after = 3',
         'kind = "top-k"\nkeep = 0.1\nscope = "model"',
         'kind = "quantise"',
-        'kind = "literal-ternary"',
     ],
     ids=lambda text: text.split('"')[1],
 )
@@ -403,7 +402,6 @@ def test_resumed_is_uninterrupted(compression: str, tmp_path: Path):
         (lambda: to.compression.TopK(0.1, residual_decay=1.5), "residual_decay must be"),
         (lambda: to.compression.TopK(0.1, reset_after=0), "reset_after must be at least 1"),
         (lambda: to.compression.Quantise("up"), "rounding is 'up'"),
-        (lambda: to.compression.LiteralTernary(2), "keep must be"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(make, words):

@@ -63,7 +63,6 @@ EXAMPLES: list[Any] = [
     to.compression.TopK(0.2),
     to.compression.TopK(0.2, feedback=False),
     to.compression.Quantise("nearest", feedback=True),
-    to.compression.LiteralTernary(0.2),
     to.SGD(momentum=0.9, weight_decay=0.1),
     to.Adam(moments="local", count="none"),
     to.server.ServerSGD(0.5),

@@ -8,18 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from turnout.errors import check_settings
-from turnout.layout import Slot
-from turnout.parts.compression.base import Dense, Sending, dense_bytes
+from turnout.parts.compression.base import Sending
 from turnout.parts.compression.codec.byte import Byte, Dither
 from turnout.parts.compression.codec.sparse import Ternary, Values
 from turnout.parts.compression.error_feedback import Codec, ErrorFeedback
 from turnout.rng import key
-from turnout.types import Message, State, Tensors
-
-SPARSE = {"keep": "(0, 1]", "scope": ("tensor", "model")}
 
 
 @dataclass(frozen=True)
@@ -38,7 +33,7 @@ class TopK(ErrorFeedback):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_settings(self, **SPARSE, keep_down="(0, 1]")
+        check_settings(self, keep="(0, 1]", keep_down="(0, 1]", scope=("tensor", "model"))
 
     def _share(self, way: str) -> float:
         return self.keep if way == "up" or self.keep_down is None else self.keep_down
@@ -82,37 +77,4 @@ class Quantise(ErrorFeedback):
         return Byte(Dither(key(sending.seed, "dither", way, sending.t), client_C))
 
 
-@dataclass(frozen=True)
-class LiteralTernary(Dense):
-    """Algorithm 1 of paper 001 as printed, which overshoots; only for demonstration.
-
-    Clients send A_k = R_k + D_k and keep R_k = A_k - ST(A_k); the server applies A_G and keeps R_G = A_G - ST(A_G). So
-    the residual is added again in every later round. Messages are dense. `keep` and `scope` as for `TopK`.
-    """
-
-    keep: float = 0.01
-    scope: str = "tensor"
-
-    def __post_init__(self) -> None:
-        check_settings(self, **SPARSE)
-
-    def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
-        return {"left": torch.zeros(dense_bytes(slots) // 4)}
-
-    def begin(self, slots: tuple[Slot, ...]) -> State:
-        return {"left_P": torch.zeros(dense_bytes(slots) // 4)}
-
-    def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
-        left_CP = kept["left"].add_(update_CP)
-        message, _ = super().encode(left_CP.clone(), {}, sending)
-        Ternary(self.keep, self.scope).write(left_CP, sending.slots)
-        return message, {"left": left_CP}
-
-    def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
-        applied_P = state["left_P"] + change_P
-        left_P = applied_P.clone()
-        Ternary(self.keep, self.scope).write(left_P[None], sending.slots)
-        return applied_P, {"left_P": left_P}
-
-
-KINDS = {"sparse-ternary": SparseTernary, "top-k": TopK, "quantise": Quantise, "literal-ternary": LiteralTernary}
+KINDS = {"sparse-ternary": SparseTernary, "top-k": TopK, "quantise": Quantise}
