@@ -17,7 +17,7 @@ from turnout.parts.selection import Selection
 from turnout.running.records.same import same
 from turnout.server.collecting import finite_replies
 from turnout.types import Message, Replies, Turnout
-from worlds import Given, blobs, folder_run, local_updates, play, ready, stopped_and_resumed, walk, world
+from worlds import Control, Given, blobs, folder_run, local_updates, play, ready, stopped_and_resumed, walk, world
 
 COUNTS = [8, 12, 4, 16]  # 2, 3, 1 and 4 batches of 4
 FRACTIONS = (1.0, 0.5, 0.0, 1.0)  # E = 4 epochs: s = 4, 2, 0, 4
@@ -429,31 +429,6 @@ def test_momentum_scales_by_the_sum_of_its_coefficients():
         )  # fmt: skip
         results.append(float(moved(experiment)))
     assert results[0] == pytest.approx(results[1])
-
-
-@dataclasses.dataclass(frozen=True)
-class Control(to.terms.LocalTerm):
-    """SCAFFOLD as a term (SPEC §1.5): g - c_k + c; c_k+ = c_k - c + (w_start - w_end)/(s η); c += Σ(c_k+ - c_k)/N."""
-
-    name: str = "control"
-
-    def server_state(self, start_P):
-        return {"c": torch.zeros_like(start_P)}
-
-    def client_state(self, start_P):
-        return {"c": torch.zeros_like(start_P)}
-
-    def transform_grad(self, grad_cP, at, server_state, client_state):
-        return grad_cP - client_state["c"] + server_state["c"]
-
-    def finish(self, at, server_state, client_state):
-        new = client_state["c"] - server_state["c"] + (at.start_cP - at.x_cP) / (at.steps_c[:, None] * at.lr)
-        return {"change": new - client_state["c"]}, {"c": new}
-
-    def server_update(self, server_state, upload, applied):
-        return {"c": server_state["c"] + upload["change"].sum(0) / applied.members}, {
-            "reporters": float(len(upload["change"]))
-        }
 
 
 def test_a_term_with_state_on_both_sides_is_one_small_object():

@@ -23,7 +23,7 @@ Capture = pytest.CaptureFixture[str]
 
 # Recipes whose methods are means over those who replied, but for schemes that say so by name. In all others every
 # variant names another weighting, that of its paper. (The score track federates no weights.)
-MEANS = {"baselines", "deadlines", "multitask", "cifar-multitask", "mnist-adam"}
+MEANS = {"absence", "baselines", "deadlines", "multitask", "cifar-multitask", "mnist-adam"}
 SCHEMES = ("A", "B", "C")
 
 

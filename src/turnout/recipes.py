@@ -19,18 +19,20 @@ from importlib.metadata import entry_points
 from types import ModuleType
 
 import turnout.models as models
-from turnout.data import Digits, Pareto, Synthetic
-from turnout.data.partition import Classes
+from turnout.data import Digits
+from turnout.data.partition import Classes, Clustered
 from turnout.errors import UserError, nearest
 from turnout.experiment import Algorithm, Evaluate, Experiment, World
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
-from turnout.parts.schedules import InverseClock
-from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
-from turnout.world.participation import Traces
+from turnout.parts.substitution.friends import Friends
+from turnout.parts.substitution.stale import Stale
+from turnout.parts.terms.control_variates import Scaffold
+from turnout.parts.terms.proximal import Proximal
+from turnout.parts.weighting import ByShare, ByWork
+from turnout.world.participation import GroupDropout, Traces
 
 Recipe = Callable[..., Experiment | dict[str, Experiment]]
-SCHEMES: dict[str, Weighting] = {"A": CompleteOnly(), "B": ByShare(), "C": ByWork()}
 
 
 def digits(clients: int = 50, rounds: int = 40) -> Experiment:
@@ -48,28 +50,24 @@ def digits(clients: int = 50, rounds: int = 40) -> Experiment:
     )
 
 
-def participation(
-    traces: int = 5, iid: bool = False, clients: int = 50, epochs: int = 5, cap: int = 300, rounds: int = 100
-) -> dict[str, Experiment]:
-    """Schemes A, B, C on SYNTHETIC(1,1), 50 devices on five traces; in seconds, without downloads.
+def absence(away: float = 0.8, others_away: float = 0.1, rounds: int = 60) -> dict[str, Experiment]:
+    """Absence tied to data: clients that hold four of the ten digits are mostly away; what that costs, what helps.
 
-    Scheme A uses complete work only, B every update as it is, C scales it by E / s; under B and C the share of an
-    absent device keeps the old model (Ruan et al., flexible device participation). A device has at most `cap` samples;
-    `iid` is what that paper calls so, SYNTHETIC(0,0).
+    50 clients of the embedded digits in five groups of two digits each. Clients of the first two groups are absent in
+    `away` of the rounds, the others in `others_away`. The first variant is FedAvg without absence.
     """
-    spread = 0.0 if iid else 1.0
-    world = World(Synthetic(alpha=spread, beta=spread, clients=clients, sizes=Pareto(cap=cap)), Traces(first=traces))
-    return compare_schemes(world, models.Logistic(), lr=1.0, batch_size=20, epochs=epochs, rounds=rounds)
-
-
-def compare_schemes(
-    world: World, model: models.Model, *, lr: float, batch_size: int, epochs: int, rounds: int
-) -> dict[str, Experiment]:
-    """One experiment per scheme: plain SGD, `epochs` a round, learning rate lr / (t + 1)."""
-    local = Local(SGD(lr=lr), epochs=epochs, batch_size=batch_size, schedule=InverseClock())
+    data = Digits(clients=50, partition=Clustered(clusters=5, classes_per_cluster=2))
+    local = Local(SGD(lr=0.1), epochs=2, batch_size=20)
+    rates = (away, away, others_away, others_away, others_away)
+    fedavg = Experiment(World(data), models.MLP(64), Algorithm(local=local), rounds=rounds)
+    tied = fedavg.but(world=World(data, GroupDropout(rates)))
     return {
-        scheme: Experiment(world, model, Algorithm(local=local, weighting=weighting), rounds=rounds)
-        for scheme, weighting in SCHEMES.items()
+        "all present": fedavg,
+        "FedAvg": tied,
+        "FedProx": tied.but(algorithm=Algorithm(local=local, terms=(Proximal(1.0),))),
+        "SCAFFOLD": tied.but(algorithm=Algorithm(local=local, terms=(Scaffold(),))),
+        "stale": tied.but(algorithm=Algorithm(local=local, weighting=ByShare(), substitution=Stale())),
+        "friends": tied.but(algorithm=Algorithm(local=local, weighting=ByShare(), substitution=Friends())),
     }
 
 
@@ -77,7 +75,7 @@ def recipes() -> dict[str, Recipe]:
     """All recipes by name: those of the core, then those of installed packages.
 
     >>> list(recipes())[:2]
-    ['digits', 'participation']
+    ['digits', 'absence']
     """
     found = dict(_CORE)
     for entry in entry_points(group="turnout.recipes"):

@@ -44,29 +44,25 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- running
 
 
-def test_no_argument_compares_the_schemes_of_flexible_participation() -> None:
+def test_no_argument_shows_what_absence_costs_and_what_helps() -> None:
     plan = make_plan(None, [], [], None, None, False)
-    assert {run.variant: type(run.experiment.algorithm.weighting) for run in plan.runs} == {
-        "A": to.weighting.CompleteOnly,
-        "B": to.weighting.ByShare,
-        "C": to.weighting.ByWork,
-    }
+    worlds = {run.variant: run.experiment.world.participation for run in plan.runs}
+    assert worlds.pop("all present") == to.participation.Always()
+    assert set(worlds) == {"FedAvg", "FedProx", "SCAFFOLD", "stale", "friends"}
+    assert set(worlds.values()) == {to.participation.GroupDropout((0.8, 0.8, 0.1, 0.1, 0.1))}
     assert sorted({run.seed for run in plan.runs}) == [0, 1, 2]
-    world = plan.runs[0].experiment.world
-    assert (world.data.alpha, world.data.beta, world.data.clients) == (1.0, 1.0, 50)  # type: ignore[attr-defined]
-    assert world.participation == to.participation.Traces(first=5)
     assert plan.out.parent == Path("runs")
 
 
 def test_the_default_recipe_runs_and_ends_with_a_table_a_report_and_a_picture(capsys: Capture) -> None:
-    few = ["--set", "rounds=2", "--set", "world.data.clients=6", "--set", "world.data.sizes.cap=30"]
+    few = ["--set", "rounds=2", "--set", "world.data.clients=10"]
     assert turnout("run", *few, "--seeds", 2, "--jobs", 1, "--out", "out") == 0
     out, err = capsys.readouterr()
-    assert "participation (2 seeds)" in out
-    assert all(f"│ {scheme} " in out for scheme in "ABC")
+    assert "absence (2 seeds)" in out
+    assert all(f"│ {variant} " in out for variant in ("all present", "FedAvg", "friends"))
     assert " ± " in out
     assert "report: out/report.html\npicture: out/curves.svg\n" in out
-    assert err.startswith("participation: 3 variants × 2 seeds, in out\n")
+    assert err.startswith("absence: 6 variants × 2 seeds, in out\n")
     assert Path("out/report.html").stat().st_size > 10_000
     assert Path("out/curves.svg").read_text().startswith("<svg")
 
@@ -112,9 +108,9 @@ def test_a_grid_is_the_product_of_its_values(capsys: Capture) -> None:
 
 
 def test_a_recipes_variants_are_crossed_with_the_grid() -> None:
-    plan = make_plan("participation", [], ["algorithm.local.epochs=2,5"], 1, None, False)
-    assert [run.variant for run in plan.runs][:2] == ["A, epochs=2", "A, epochs=5"]
-    assert len(plan.runs) == 6
+    plan = make_plan("absence", [], ["algorithm.local.epochs=2,5"], 1, None, False)
+    assert [run.variant for run in plan.runs][:2] == ["all present, epochs=2", "all present, epochs=5"]
+    assert len(plan.runs) == 12
 
 
 def test_values_of_a_grid_may_have_commas_of_their_own() -> None:
@@ -155,9 +151,9 @@ def test_one_bad_value_of_a_grid_does_not_lose_the_others(capsys: Capture) -> No
 
 def test_when_all_fail_alike_the_reason_is_said_once(capsys: Capture) -> None:
     nowhere = ["--data-dir", "nowhere", "--set", "world.data={kind='mnist', mirror='http://127.0.0.1:9/'}"]
-    assert turnout("run", "participation", *nowhere, "--seeds", 1, "--jobs", 1, "-q") == 2
+    assert turnout("run", "absence", *nowhere, "--seeds", 1, "--jobs", 1, "-q") == 2
     err = capsys.readouterr().err
-    assert err.startswith("3 of 3 runs failed. A seed 0, B seed 0, C seed 0: MNIST is not in nowhere")
+    assert err.startswith("6 of 6 runs failed. all present seed 0, FedAvg seed 0, FedProx seed 0, ")
     assert err.count("could not be downloaded") == 1
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_round import Control
 
 import turnout as to
 from killing import killed_and_resumed
@@ -16,7 +15,7 @@ from turnout.running import loop
 from turnout.running.loop import begin, rounds_of
 from turnout.running.records.records import Records
 from turnout.running.records.same import same
-from worlds import EXACT
+from worlds import EXACT, Control
 
 EVENTS = (to.events.RandomEvents(joins=0.3, leaves=0.25, returns=0.15, waiting=12), to.Leave(0, 8), to.Join(1, 12))
 

@@ -12,7 +12,7 @@ import pytest
 import turnout as to
 from example_experiments import ternary, three_users
 from turnout.machine.optional import optional
-from turnout.recipes import participation
+from turnout.recipes import digits
 from turnout.runtimes.crew import KEPT
 from turnout.runtimes.ray import RayWorkers
 from turnout.testing.parity import difference, played, shrunk
@@ -91,7 +91,7 @@ def test_a_machine_that_dies_costs_a_repetition_of_its_part(monkeypatch):
 
 
 def test_an_address_where_nobody_is_says_so_at_once():
-    experiment = shrunk(participation()["C"]).but(runtime=to.runtime.Ray(address="127.0.0.1:1"))
+    experiment = shrunk(digits()).but(runtime=to.runtime.Ray(address="127.0.0.1:1"))
     with pytest.raises(to.UserError, match=r"'127.0.0.1:1': no Ray cluster answers there"):
         played(experiment, experiment.runtime)
 

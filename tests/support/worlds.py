@@ -155,3 +155,28 @@ def download_for(client_C: Tensor, track: Weights, t: int = 0) -> Download:
     """What the server sends to these clients."""
     ctx, server = Context(track.algorithm, track.runtime, track.experiment.seed), track.begin()
     return make_download(server, cohort_of(client_C, torch.ones_like(client_C, dtype=torch.bool), server, ctx), t, ctx)
+
+
+@dataclass(frozen=True)
+class Control(to.terms.LocalTerm):
+    """SCAFFOLD as a term (SPEC §1.5): g - c_k + c; c_k+ = c_k - c + (w_start - w_end)/(s η); c += Σ(c_k+ - c_k)/N."""
+
+    name: str = "control"
+
+    def server_state(self, start_P):
+        return {"c": torch.zeros_like(start_P)}
+
+    def client_state(self, start_P):
+        return {"c": torch.zeros_like(start_P)}
+
+    def transform_grad(self, grad_cP, at, server_state, client_state):
+        return grad_cP - client_state["c"] + server_state["c"]
+
+    def finish(self, at, server_state, client_state):
+        new = client_state["c"] - server_state["c"] + (at.start_cP - at.x_cP) / (at.steps_c[:, None] * at.lr)
+        return {"change": new - client_state["c"]}, {"c": new}
+
+    def server_update(self, server_state, upload, applied):
+        return {"c": server_state["c"] + upload["change"].sum(0) / applied.members}, {
+            "reporters": float(len(upload["change"]))
+        }

@@ -18,6 +18,7 @@ from turnout.rng import uniform
 from turnout.world.participation import (
     Always,
     Dropout,
+    GroupDropout,
     Homogeneous,
     OnOff,
     Participation,
@@ -341,3 +342,30 @@ def test_on_off_composes() -> None:
 def test_impossible_settings_are_refused(make: object, says: str) -> None:
     with pytest.raises(UserError, match=says):
         make()  # type: ignore[operator]
+
+
+# -- absence by group --------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_absent_as_often_as_its_rate_says() -> None:
+    groups, rates = torch.arange(3000) % 3, (0.8, 0.0, 0.25)
+    shown_C = sum(GroupDropout(rates).fraction(torch.arange(3000), t, 5, seed=4, groups=groups) for t in range(20)) / 20
+    for group, rate in enumerate(rates):
+        assert (
+            abs(float(shown_C[groups == group].mean()) - (1 - rate)) < 4 * math.sqrt(rate * (1 - rate) / 20_000) + 1e-9
+        )
+
+
+def test_a_client_s_absence_depends_on_its_own_group_only() -> None:
+    groups = torch.tensor([0, 1, 0, 1])
+    work_C = GroupDropout((0.5, 0.5)).fraction(torch.tensor([1, 3]), t=2, full_work=1, seed=0, groups=groups)
+    other_C = GroupDropout((0.9, 0.5)).fraction(torch.arange(4), t=2, full_work=1, seed=0, groups=groups)
+    assert torch.equal(work_C, other_C[[1, 3]])
+
+
+@pytest.mark.parametrize("groups", [None, torch.tensor([0, 0, 1, 2])])
+def test_rates_are_those_of_the_groups_of_the_data(groups: torch.Tensor | None) -> None:
+    with pytest.raises(UserError, match=r"2 rates.*(0|3) groups"):
+        GroupDropout((0.5, 0.5)).fraction(torch.arange(4), t=0, full_work=1, seed=0, groups=groups)
+    with pytest.raises(UserError, match=r"1\.5"):
+        GroupDropout((0.5, 1.5))

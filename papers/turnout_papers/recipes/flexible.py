@@ -2,8 +2,7 @@
 
 Devices finish part of the work, each after one of the paper's traces. Scheme A counts complete work only, B every
 update as it is, C scaled by E / s; under B and C the share of an absent device keeps the old model. The settings are
-those of Table 3; what the paper leaves open (E, the largest size) is a parameter here. The recipe `participation`, on
-SYNTHETIC, is one of the core.
+those of Table 3; what the paper leaves open (E, the largest size) is a parameter here.
 """
 
 from __future__ import annotations
@@ -18,13 +17,38 @@ from turnout.parts.local import Local
 from turnout.parts.membership.policy import Membership
 from turnout.parts.optimizers import SGD
 from turnout.parts.schedules import InverseClock
-from turnout.parts.weighting import ByWork
-from turnout.recipes import compare_schemes
+from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
 from turnout.world.events import Event, Join, Leave
 from turnout.world.participation import Traces
 
+SCHEMES: dict[str, Weighting] = {"A": CompleteOnly(), "B": ByShare(), "C": ByWork()}
 # One label a device; the official test set is dealt to the devices, so that it follows who is there.
 ONE_LABEL: dict[str, Any] = {"partition": OneLabel(), "test_share": 0.0, "local_test": "official"}
+
+
+def participation(
+    traces: int = 5, iid: bool = False, clients: int = 50, epochs: int = 5, cap: int = 300, rounds: int = 100
+) -> dict[str, Experiment]:
+    """Schemes A, B, C on SYNTHETIC(1,1), 50 devices on five traces; in seconds, without downloads.
+
+    Scheme A uses complete work only, B every update as it is, C scales it by E / s; under B and C the share of an
+    absent device keeps the old model (Ruan et al., flexible device participation). A device has at most `cap` samples;
+    `iid` is what that paper calls so, SYNTHETIC(0,0).
+    """
+    spread = 0.0 if iid else 1.0
+    world = World(Synthetic(alpha=spread, beta=spread, clients=clients, sizes=Pareto(cap=cap)), Traces(first=traces))
+    return compare_schemes(world, models.Logistic(), lr=1.0, batch_size=20, epochs=epochs, rounds=rounds)
+
+
+def compare_schemes(
+    world: World, model: Model, *, lr: float, batch_size: int, epochs: int, rounds: int
+) -> dict[str, Experiment]:
+    """One experiment per scheme: plain SGD, `epochs` a round, learning rate lr / (t + 1)."""
+    local = Local(SGD(lr=lr), epochs=epochs, batch_size=batch_size, schedule=InverseClock())
+    return {
+        scheme: Experiment(world, model, Algorithm(local=local, weighting=weighting), rounds=rounds)
+        for scheme, weighting in SCHEMES.items()
+    }
 
 
 def mnist_participation(

@@ -26,11 +26,11 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.schedules import InverseClock
 from turnout.parts.weighting import Weighting
-from turnout.recipes import SCHEMES
 from turnout.rng import rng
 from turnout.settings import InProcess
 from turnout.tasks import Regression
 from turnout.world.participation import Homogeneous, Participation, Traces
+from turnout_papers.recipes.flexible import SCHEMES
 from turnout_papers.studies.claims import Claim, better, mean_over
 from turnout_papers.studies.drawing import picture, round_charts
 from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row

@@ -17,11 +17,10 @@ from itertools import chain
 import numpy as np
 
 from turnout.experiment import Experiment
-from turnout.recipes import SCHEMES
-from turnout.recipes import participation as synthetic_participation
 from turnout.world.participation import Homogeneous, Participation, Traces
 from turnout_papers.recipes import ONE_CORE
-from turnout_papers.recipes.flexible import emnist_participation, mnist_participation
+from turnout_papers.recipes.flexible import SCHEMES, emnist_participation, mnist_participation
+from turnout_papers.recipes.flexible import participation as synthetic_participation
 from turnout_papers.studies.claims import Claim, above, better, difference, mean_over, same, within
 from turnout_papers.studies.drawing import Chart, band, picture, round_charts
 from turnout_papers.studies.published import TABLE_3

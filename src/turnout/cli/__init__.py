@@ -44,7 +44,7 @@ EXAMPLES = """
 Examples:
 
 \b
-  turnout run                                    compare schemes A, B, C, in seconds, without downloads
+  turnout run                                    what absence costs, and what helps; no downloads
   turnout run digits --set rounds=100            another recipe, one setting changed
   turnout init my.toml                           write an experiment file to start from
   turnout run my.toml --grid algorithm.weighting=A,B,C --seeds 5

@@ -22,7 +22,7 @@ from turnout.runtimes.crew import KEPT
 from turnout.runtimes.processes import GROUP, Ranks, opened, under_torchrun
 from turnout.settings import InProcess, Processes
 
-DEFAULT_RECIPE = "participation"
+DEFAULT_RECIPE = "absence"
 SEEDS_TO_COMPARE = 3
 
 

@@ -18,7 +18,7 @@ Source = Annotated[
     typer.Argument(
         metavar="[RECIPE|FILE.toml]",
         help="A recipe of `turnout list`, an experiment file, or a recipe of yours as package.module:function.",
-        show_default="participation",
+        show_default="absence",
     ),
 ]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change one setting; repeatable.")]

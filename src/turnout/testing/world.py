@@ -32,18 +32,19 @@ def check_participation(
     participation: Participation, full_work: int = 5, clients: int = 40, alone: bool = True
 ) -> None:
     """Promises of a participation: float64 fractions in [0, 1] that depend neither on the order in which rounds are
-    drawn nor on other clients. `alone=False` for one that divides the cohort as a whole, as `Stratified` does."""
+    drawn nor on other clients. `alone=False` for one that divides the cohort as a whole, as `Stratified` does. The
+    clients are in two groups."""
     participation = tied(participation, example_enrolment(clients), ROUNDS, "check_participation")
-    client_C, some_c = torch.arange(clients), torch.arange(1, clients, 3)
-    first = [participation.fraction(client_C, t, full_work, 0) for t in range(ROUNDS)]
+    client_C, some_c, groups = torch.arange(clients), torch.arange(1, clients, 3), torch.arange(clients) % 2
+    first = [participation.fraction(client_C, t, full_work, 0, groups) for t in range(ROUNDS)]
     for t in (3, 1, 0, 2):
-        again = participation.fraction(client_C, t, full_work, 0)
+        again = participation.fraction(client_C, t, full_work, 0, groups)
         expect(again.shape == client_C.shape, f"fraction: one number per client, not {tuple(again.shape)}")
         expect(again.dtype == torch.float64, f"fraction: numbers in float64, not {again.dtype}")
         expect(torch.equal(again, first[t]), f"fraction: round {t} must not depend on which rounds were drawn before")
         expect(bool(((again >= 0) & (again <= 1)).all()), f"fraction: in [0, 1], round {t} has {again.tolist()}")
         if alone:
-            some = participation.fraction(some_c, t, full_work, 0)
+            some = participation.fraction(some_c, t, full_work, 0, groups)
             expect(torch.equal(some, again[some_c]), f"fraction: in round {t} a client depends on other clients")
 
 

@@ -25,7 +25,17 @@ from turnout.world.enrolment import Enrolment, tied
 from turnout.world.traces import Homogeneous, Traces
 from turnout.world.turnout_log import TurnoutLog
 
-__all__ = ["Always", "Dropout", "Homogeneous", "OnOff", "Participation", "Stratified", "Traces", "TurnoutLog"]
+__all__ = [
+    "Always",
+    "Dropout",
+    "GroupDropout",
+    "Homogeneous",
+    "OnOff",
+    "Participation",
+    "Stratified",
+    "Traces",
+    "TurnoutLog",
+]
 
 
 class Participation(Protocol):
@@ -111,6 +121,40 @@ class Dropout(PresenceModel):
         if self.full_first_round and t == 0:
             return torch.ones(len(client_C), dtype=torch.bool)
         return uniform(seed, "dropout", t, ids=client_C) >= self.rate
+
+
+@dataclass(frozen=True)
+class GroupDropout(PresenceModel):
+    """Each client is absent with the probability of its group: absence that is tied to the data.
+
+    Groups are those of the data; the partition `clustered` makes some.
+
+    rates    the probability of being absent, for each group in order
+    when_up  the participation of those present; None: they finish all of the work
+
+    >>> groups = torch.tensor([0, 0, 0, 1, 1, 1])
+    >>> GroupDropout((1.0, 0.0)).fraction(torch.arange(6), t=1, full_work=5, seed=0, groups=groups)
+    tensor([0., 0., 0., 1., 1., 1.], dtype=torch.float64)
+    """
+
+    rates: tuple[float, ...] = (0.8, 0.1)
+    when_up: Participation | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", tuple(self.rates))
+        for rate in self.rates:
+            _check_rate("GroupDropout", rate)
+
+    def up(self, client_C: Tensor, t: int, seed: int, groups: Tensor | None) -> Tensor:
+        found = 0 if groups is None else int(groups.max()) + 1
+        if found != len(self.rates):
+            raise UserError(
+                f"participation GroupDropout has {len(self.rates)} rates, and the data has {found} groups of clients: "
+                "give a rate for each group, of data with groups (world.data.partition.kind = 'clustered')"
+            )
+        assert groups is not None
+        rate_C = torch.tensor(self.rates, dtype=torch.float64)[groups[client_C]]
+        return uniform(seed, "group-dropout", t, ids=client_C) >= rate_C
 
 
 @dataclass(frozen=True)
@@ -287,6 +331,7 @@ KINDS = {
     "traces": Traces,
     "homogeneous": Homogeneous,
     "dropout": Dropout,
+    "group-dropout": GroupDropout,
     "stratified": Stratified,
     "on-off": OnOff,
     "turnout-log": TurnoutLog,

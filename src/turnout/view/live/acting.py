@@ -57,7 +57,7 @@ class Actions:
         seeds = _text(wanted, "seeds")
         if seeds and not re.fullmatch(r"[1-9]\d{0,3}", seeds):
             raise UserError(f"seeds {seeds!r}: how many, as a number")
-        name = file_name(name or f"{Path(source).stem or 'participation'}-{time.strftime('%Y%m%d-%H%M%S')}")
+        name = file_name(name or f"{Path(source).stem or 'absence'}-{time.strftime('%Y%m%d-%H%M%S')}")
         if self.watched.folder.resolve() == Path.cwd():
             name = f"runs/{name}"  # where `turnout run` makes them
         if contents(self.watched.folder / name):
