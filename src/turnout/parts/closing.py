@@ -198,9 +198,4 @@ class Buffered(Aged):
         return self.size
 
 
-KINDS = {
-    "wait": WaitForAll,
-    "deadline": Deadline,
-    "first-replies": FirstReplies,
-    "buffered": Buffered,
-}
+KINDS = {"wait": WaitForAll, "deadline": Deadline, "first-replies": FirstReplies, "buffered": Buffered}

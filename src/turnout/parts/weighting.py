@@ -165,12 +165,6 @@ class Shares:
 
 
 KINDS = {
-    "fedavg": FedAvg,
-    "complete-only": CompleteOnly,
-    "by-share": ByShare,
-    "by-work": ByWork,
-    "fednova": FedNova,
-    "A": CompleteOnly,
-    "B": ByShare,
-    "C": ByWork,
-}
+    "fedavg": FedAvg, "complete-only": CompleteOnly, "by-share": ByShare, "by-work": ByWork, "fednova": FedNova,
+    "A": CompleteOnly, "B": ByShare, "C": ByWork,
+}  # fmt: skip

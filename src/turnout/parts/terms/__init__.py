@@ -26,18 +26,6 @@ from turnout.parts.updates import Applied
 from turnout.types import Extra
 
 __all__ = [
-    "Applied",
-    "At",
-    "Departures",
-    "Extra",
-    "FusedStep",
-    "LocalTerm",
-    "Notifies",
-    "ObjectiveChange",
-    "PersonalModel",
-    "PostStep",
-    "SelectiveDownload",
-    "ServerShift",
-    "Term",
-    "TermTraits",
-]
+    "Applied", "At", "Departures", "Extra", "FusedStep", "LocalTerm", "Notifies", "ObjectiveChange", "PersonalModel",
+    "PostStep", "SelectiveDownload", "ServerShift", "Term", "TermTraits",
+]  # fmt: skip
