@@ -39,16 +39,16 @@ PERSONAL_PARTS = ("worst", "spread", "noisy", "clean")  # of clients' own models
 
 
 @lru_cache
-def roles(section: type) -> dict[str, tuple[type, str]]:
+def roles_of(section: Any) -> dict[str, tuple[type, str]]:
     """The role of each part of a section of an experiment, and its default as an example."""
     hints = get_type_hints(section)
-    made = {f.name: f.default_factory for f in fields(section) if f.default_factory is not MISSING}
+    made: dict[str, Any] = {f.name: f.default_factory for f in fields(section) if f.default_factory is not MISSING}
     return {n: (hints[n], f"{make.__name__}()") for n, make in made.items() if isinstance(hints[n], type)}
 
 
 def check_parts(section: Any, where: str = "") -> None:
     """Every part plays the role that its field has."""
-    for name, (role, example) in roles(type(section)).items():
+    for name, (role, example) in roles_of(type(section)).items():
         check_part(where + name, getattr(section, name), role, example)
 
 

@@ -63,7 +63,8 @@ class Pairs:
 
     @classmethod
     def from_state(cls, state: State) -> Pairs:
-        return cls(*(state[n] for n in ("client", "seen", "mean", "count", "best")), state.get("weight"))
+        client_K, seen_K, mean_KK, count_KK, best_K = (state[n] for n in ("client", "seen", "mean", "count", "best"))
+        return cls(client_K, seen_K, mean_KK, count_KK, best_K, state.get("weight"))
 
     def find(self, client_I: Tensor) -> Tensor:
         """The slots of clients, -1 for those without one."""

@@ -157,7 +157,8 @@ def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | No
     bit_CN = torch.zeros(rows, 8 * size + 1, dtype=torch.uint8, device=there.device)
     ones = [(flags, widths[0], few_CS), (ends + widths[4], there, there_CK)]
     ones += [(signs, there, negative_CK)] if negative_CK is not None else []
-    put(bit_CN, *(torch.cat(parts, 1) for parts in zip(*ones, strict=True)), widest=1)
+    at_CX, width_CX, value_CX = (torch.cat(parts, 1) for parts in zip(*ones, strict=True))
+    put(bit_CN, at_CX, width_CX, value_CX, 1)
     put(bit_CN, counts, count_width_CS, count_CS, table.widest_count if few else 0)
     put(bit_CN, rests, widths[3], rest_CK, table.widest_rest)
     byte_CB = pack(bit_CN[:, :-1])
