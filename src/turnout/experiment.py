@@ -48,7 +48,8 @@ def roles_of(section: Any) -> dict[str, tuple[type, str]]:
 
 def check_parts(section: Any, where: str = "") -> None:
     """Every part plays the role that its field has."""
-    for name, (role, example) in roles_of(type(section)).items():
+    kind: Any = type(section)
+    for name, (role, example) in roles_of(kind).items():
         check_part(where + name, getattr(section, name), role, example)
 
 

@@ -15,7 +15,7 @@ from turnout.layout import Slot
 from turnout.parts.compression.base import Sending, dense_bytes
 from turnout.parts.compression.codec.messages import Coded
 from turnout.parts.compression.codec.sparse import Ternary
-from turnout.parts.compression.error_feedback import BroadcastLog
+from turnout.parts.compression.lossy import BroadcastLog
 from turnout.parts.substitution import friends
 from turnout.running.records.same import same
 from turnout.running.result import open_run

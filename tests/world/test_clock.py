@@ -19,7 +19,7 @@ from turnout.cli.planning import with_deadlines
 from turnout.deploy.grid import GridLink
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
-from turnout.parts.compression.error_feedback import BroadcastLog
+from turnout.parts.compression.lossy import BroadcastLog
 from turnout.round_record import RoundRecord
 from turnout.running.observed_times import observations, write_observed_devices
 from turnout.running.records.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
