@@ -33,7 +33,7 @@ from turnout_side import NextInLine, held_by_clients
 import turnout as to
 from turnout.context import Context
 from turnout.engine.batches import address_batches
-from turnout.engine.kernels.native import NativeJob, StepRule, StepTensors
+from turnout.engine.kernels.native import NativeJob, StepTensors
 from turnout.machine.profiling import Stopwatch
 from turnout.machine.threads import cores
 from turnout.round import run_round
@@ -93,9 +93,8 @@ def local_steps(case: Case, threads: int) -> tuple[Callable[[], object], Callabl
     batches = address_batches(samples, client_C, steps_C, case.batch, False, 0, 0)
     start_cP = clients.model.flat_P[None]
     out_CP, loss_C = torch.empty(case.cohort, start_cP.shape[1]), torch.zeros(case.cohort)
-    rule = StepRule.of(to.SGD(lr=case.lr), case.lr, [], clients.model.flat_P)
     beside, width = StepTensors({}, torch.zeros_like(steps_C), None), start_cP.shape[1]
-    job = NativeJob(clients.trainer.native, rule, threads)
+    job = NativeJob(clients.trainer.native, to.SGD(lr=case.lr), case.lr, threads=threads)
     return (
         lambda: job.train(samples, batches, steps_C, start_cP, beside, out_CP, loss_C, width),
         lambda: address_batches(samples, client_C, steps_C, case.batch, False, 0, 0),

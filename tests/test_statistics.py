@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -14,16 +12,12 @@ from turnout.statistics import (
     difference,
     interval,
     mean_over,
-    ranks,
-    seeds_to_sign,
     sign_test,
-    spearman,
     t_below,
     t_quantile,
 )
 
 seeds = st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=20)
-small_numbers = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=12)
 
 
 @given(t=st.floats(-50, 50), df=st.integers(1, 200))
@@ -47,32 +41,6 @@ def test_the_sign_test(wins: int, losses: int) -> None:
     assume(wins + losses)
     expected = stats.binomtest(wins, wins + losses, alternative="greater").pvalue
     assert sign_test(wins, losses) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("wins", "losses", "seeds"), [(2, 0, 3), (3, 1, 4), (6, 4, 10), (4, 6, 12), (7, 4, 11), (5, 5, 10), (15, 13, 28)]
-)
-def test_the_seeds_that_a_sign_test_takes_are_the_fewest(wins: int, losses: int, seeds: int) -> None:
-    """Wins, losses and ties keep their shares; it is the first number at which P(so many wins or more) <= 5 %."""
-    more, fewer = max(wins, losses), min(wins, losses)
-    found = None
-    for n in range(seeds + 1, 1001):
-        w, lost = round(n * more / seeds), round(n * fewer / seeds)
-        ways = sum(math.comb(w + lost, k) for k in range(w, w + lost + 1))
-        if more > fewer and 100 * ways <= 5 * 2 ** (w + lost):
-            found = n
-            break
-    assert seeds_to_sign(wins, losses, seeds) == found
-
-
-@given(small_numbers)
-def test_ranks_and_their_correlation(points: list[tuple[int, int]]) -> None:
-    x, y = zip(*points, strict=True)
-    assert ranks(x) == stats.rankdata(x).tolist()
-    if len(set(x)) == 1 or len(set(y)) == 1:
-        assert spearman(x, y) == 0.0  # scipy has no number here
-    else:
-        assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
 
 
 def test_differences_and_means_are_taken_over_the_seeds_that_all_have() -> None:

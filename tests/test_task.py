@@ -121,7 +121,7 @@ LABELS = torch.tensor([0, 9, 4])
     ("task", "shape", "target", "says"),
     [
         (Classification(), (3, 5), LABELS, "gives 5 scores but the data has 10 labels"),
-        (Classification(), (3, 5, 10), LABELS, r"gives \(3, 5, 10\)"),
+        (Classification(), (3, 5, 10), LABELS, r"gives \(3, 5, 10\) for targets \(3,\)"),
         (Classification(), (2, 10), LABELS, "must agree"),
         (Classification(), (3, 10), LABELS.double(), "whole numbers"),
         (Classification(), (3, 10), LABELS - 1, "number the labels from 0"),
@@ -129,7 +129,7 @@ LABELS = torch.tensor([0, 9, 4])
         (NextCharacter(), (1, 3, 9), LABELS[None], "gives 9 scores"),
         (NextCharacter(), (2, 3, 10), LABELS[None], "must agree"),
         (Regression(), (3, 2), LABELS.double(), "one output per number"),
-        (Regression(), (4, 1), LABELS.double(), "must agree"),
+        (Regression(), (4, 1), LABELS.double(), "one output per number"),
     ],
 )
 def test_an_output_that_does_not_fit_is_a_sentence(

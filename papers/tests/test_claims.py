@@ -13,9 +13,21 @@ from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
 
-from turnout.statistics import LEVEL, seeds_to_decide, seeds_to_sign, sign_test
+from turnout.statistics import LEVEL, sign_test
 from turnout_papers.studies.adam import BytesSpent, cheaper
-from turnout_papers.studies.claims import Claim, above, better, either, no_worse, same, sooner, within
+from turnout_papers.studies.claims import (
+    Claim,
+    above,
+    better,
+    either,
+    no_worse,
+    same,
+    seeds_to_decide,
+    seeds_to_sign,
+    sooner,
+    within,
+)
+from turnout_papers.studies.departures import spearman
 from turnout_papers.studies.running import Findings
 from turnout_papers.studies.study import StudyPlan
 from turnout_papers.studies.tables import markdown, show, tally
@@ -245,3 +257,28 @@ def test_sooner_is_the_sign_test_without_ties(rounds: list[tuple[int, int]]) -> 
     p = stats.binomtest(sum(a < b for a, b in differ), len(differ), alternative="greater").pvalue
     ours, theirs = ({seed: pair[i] for seed, pair in enumerate(rounds)} for i in (0, 1))
     assert sooner("ours is sooner", ours, theirs, last=20).holds == (p <= 1 - LEVEL)
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "seeds"), [(2, 0, 3), (3, 1, 4), (6, 4, 10), (4, 6, 12), (7, 4, 11), (5, 5, 10), (15, 13, 28)]
+)
+def test_the_seeds_that_a_sign_test_takes_are_the_fewest(wins: int, losses: int, seeds: int) -> None:
+    """Wins, losses and ties keep their shares; it is the first number at which P(so many wins or more) <= 5 %."""
+    more, fewer = max(wins, losses), min(wins, losses)
+    found = None
+    for n in range(seeds + 1, 1001):
+        w, lost = round(n * more / seeds), round(n * fewer / seeds)
+        ways = sum(math.comb(w + lost, k) for k in range(w, w + lost + 1))
+        if more > fewer and 100 * ways <= 5 * 2 ** (w + lost):
+            found = n
+            break
+    assert seeds_to_sign(wins, losses, seeds) == found
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=12))
+def test_ranks_and_their_correlation(points: list[tuple[int, int]]) -> None:
+    x, y = zip(*points, strict=True)
+    if len(set(x)) == 1 or len(set(y)) == 1:
+        assert spearman(x, y) == 0.0  # scipy has no number here
+    else:
+        assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)

@@ -22,7 +22,7 @@ from torch import Tensor
 from turnout.context import Context
 from turnout.exchange import Download
 from turnout.machine import activity
-from turnout.machine.profiling import stage, staged
+from turnout.machine.profiling import stage
 from turnout.parts.aggregation import combined_of, weighted_mean
 from turnout.parts.compression.base import Sending
 from turnout.parts.membership.roster import Roster
@@ -112,7 +112,7 @@ def run_round(server: Server, t: int, ctx: Context) -> Round:
     return Round(t, server, start, after, changes, cohort, download, received, total, extra)
 
 
-@staged("client work")
+@stage("client work")
 def ask(cohort: Cohort, download: Download, ctx: Context) -> tuple[Turnout, Replies | None]:
     """Who turned up, and what they sent."""
     activity.asked(download.t, cohort.asked.tolist)

@@ -16,8 +16,6 @@ from functools import cache, cached_property
 from turnout.errors import UserError
 
 LEVEL = 0.95  # of the one-sided bounds by which a study decides
-MOST_SEEDS = 10_000  # more seeds than these are reported as None
-MOST_SIGNS = 1_000  # the same for the sign test, which takes longer to compute
 
 
 def t_below(t: float, df: int) -> float:
@@ -71,67 +69,6 @@ def sign_test(wins: int, losses: int) -> float:
         total += ways
         ways = ways * (n - k) // (k + 1)
     return total / 2**n
-
-
-def seeds_to_decide(gap: float, deviation: float) -> int | None:
-    """The fewest seeds at which the one-sided bound of a mean excludes the margin, if the mean's distance from it
-    (`gap`) and the standard deviation over seeds stay as they are: |gap| > t(95 %, n - 1) s / √n. None: too many.
-
-    >>> seeds_to_decide(1.0, 2.0), seeds_to_decide(-1.0, 2.0), seeds_to_decide(0.0, 2.0)
-    (13, 13, None)
-    """
-
-    def decides(n: int) -> bool:
-        return deviation == 0 or t_below(abs(gap) * math.sqrt(n) / deviation, n - 1) > LEVEL
-
-    if gap == 0 or not decides(MOST_SEEDS):
-        return None
-    low, high = 1, 2
-    while not decides(high):
-        low, high = high, min(2 * high, MOST_SEEDS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if decides(middle) else (middle, high)
-    return high
-
-
-def seeds_to_sign(wins: int, losses: int, seeds: int) -> int | None:
-    """The fewest seeds at which the sign test decides, if wins and losses keep their shares; None: too many.
-
-    >>> seeds_to_sign(3, 0, 3), seeds_to_sign(1, 4, 5), seeds_to_sign(2, 2, 5)
-    (5, 11, None)
-    """
-    more, fewer = max(wins, losses), min(wins, losses)
-    if more == fewer:
-        return None
-    lead = (more - fewer) / (more + fewer)
-    rough = 0.25 / lead**2 * seeds / (more + fewer)  # a tenth of what the normal distribution would need
-    for n in range(max(seeds + 1, int(rough)), MOST_SIGNS + 1):
-        if sign_test(round(n * more / seeds), round(n * fewer / seeds)) <= 1 - LEVEL:
-            return n
-    return None
-
-
-def ranks(values: Sequence[float]) -> list[float]:
-    """Ranks from 1; equal values share the mean of their ranks.
-
-    >>> ranks([5.0, 1.0, 5.0])
-    [2.5, 1.0, 2.5]
-    """
-    return [sum(w < v for w in values) + (sum(w == v for w in values) + 1) / 2 for v in values]
-
-
-def spearman(x: Sequence[float], y: Sequence[float]) -> float:
-    """Spearman's rank correlation; 0 where one of the two does not vary.
-
-    >>> spearman([10, 20, 30, 40], [1, 5, 3, 9])
-    0.8
-    """
-    a, b = ranks(x), ranks(y)
-    mean = (len(a) + 1) / 2
-    product = math.fsum((u - mean) * (v - mean) for u, v in zip(a, b, strict=True))
-    size = math.sqrt(math.fsum((u - mean) ** 2 for u in a) * math.fsum((v - mean) ** 2 for v in b))
-    return product / size if size else 0.0
 
 
 BySeed = Mapping[int, float]

@@ -146,14 +146,9 @@ class Classification:
         return torch.full_like(target, classes - 1)
 
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
-        if len(output_shape) != 2 or target.ndim != 1:
-            raise UserError(
-                "classification compares scores [samples, labels] with labels [samples], but the model gives "
-                f"{tuple(output_shape)} and the data {tuple(target.shape)}: for numbers use "
-                "task=Regression(), for text NextCharacter()"
-            )
-        _check_batch(output_shape, target)
-        _check_labels(output_shape[1], target)
+        _check_scores(
+            "[samples, labels]", "for numbers use Regression(), for text NextCharacter()", output_shape, target
+        )
 
 
 @dataclass(frozen=True)
@@ -192,14 +187,8 @@ class NextCharacter:
         return torch.full_like(target, classes - 1)
 
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
-        if len(output_shape) != 3 or target.ndim != 2 or output_shape[1] != target.shape[1]:
-            raise UserError(
-                "next-character prediction compares scores [samples, positions, characters] with characters "
-                f"[samples, positions], but the model gives {tuple(output_shape)} and the data "
-                f"{tuple(target.shape)}: for one label per text use Classification"
-            )
-        _check_batch(output_shape, target)
-        _check_labels(output_shape[2], target[target != self.ignore])
+        dimensions, instead = "[samples, positions, characters]", "for one label per text use Classification()"
+        _check_scores(dimensions, instead, output_shape, target, self.ignore)
 
 
 @dataclass(frozen=True)
@@ -225,16 +214,11 @@ class Regression:
         return target
 
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
-        _check_batch(output_shape, target)
         if torch.Size(output_shape).numel() != target.numel():
-            if not target.is_floating_point():
-                raise UserError(
-                    "regression predicts numbers, but the data has classes: give its targets as numbers with a "
-                    "fraction (a Table: regression=True), or use Classification()"
-                )
             raise UserError(
-                f"the model gives {tuple(output_shape[1:])} numbers per sample but the data has "
-                f"{tuple(target.shape[1:])}: build the model with one output per number to predict"
+                f"regression compares a number with a number, but the model gives {tuple(output_shape)} and the data "
+                f"{tuple(target.shape)} ({target.dtype}): build the model with one output per number to predict (a "
+                "Table: regression=True), or use Classification() for labels"
             )
 
 
@@ -329,23 +313,21 @@ def check_model(task: TaskSpec, model: nn.Module, x: Tensor, y: Tensor) -> None:
     task.check_output(tuple(output.shape), y)
 
 
-def _check_batch(output_shape: tuple[int, ...], target: Tensor) -> None:
-    if not output_shape or target.ndim == 0 or output_shape[0] != target.shape[0]:
+def _check_scores(
+    dimensions: str, instead: str, output_shape: tuple[int, ...], target: Tensor, ignore: int | None = None
+) -> None:
+    """A `UserError` unless scores of these dimensions, the last of which is the labels, fit labels of the others."""
+    if len(output_shape) != dimensions.count(",") + 1 or tuple(output_shape[:-1]) != tuple(target.shape):
         raise UserError(
-            f"the model gives shape {tuple(output_shape)} for targets of shape {tuple(target.shape)}: "
-            "the first dimension of both is the samples of the batch and must agree"
+            f"the model gives {tuple(output_shape)} for targets {tuple(target.shape)}: the task compares scores "
+            f"{dimensions} with a label for each, and the other dimensions must agree; {instead}"
         )
-
-
-def _check_labels(scores: int, label: Tensor) -> None:
-    if label.is_floating_point():
-        raise UserError(f"labels are whole numbers, but the data has {label.dtype}: convert them, or use Regression")
-    if label.numel() == 0:
-        return
-    low, high = int(label.min()), int(label.max())
-    if low < 0:
-        raise UserError(f"the data has label {low}: number the labels from 0")
-    if high >= scores:
+    if target.is_floating_point():
+        raise UserError(f"labels are whole numbers, but the data has {target.dtype}: convert them, or use Regression")
+    label, scores = target if ignore is None else target[target != ignore], output_shape[-1]
+    if label.numel() and int(label.min()) < 0:
+        raise UserError(f"the data has label {int(label.min())}: number the labels from 0")
+    if label.numel() and (high := int(label.max())) >= scores:
         raise UserError(
             f"the model gives {scores} scores but the data has {high + 1} labels: "
             f"build the model with classes={high + 1}, or drop the samples with labels from {scores} on"
@@ -358,50 +340,21 @@ def scores_of(output: Any) -> Tensor:
     >>> scores_of((torch.zeros(2), None)), scores_of({"logits": torch.ones(1)})
     (tensor([0., 0.]), tensor([1.]))
     """
-    if isinstance(output, Tensor):
-        return output
-    found = None
-    if isinstance(output, Mapping) and "logits" in output:
-        found = output["logits"]
+    found = output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
     elif hasattr(output, "logits"):
         found = output.logits
     elif isinstance(output, tuple | list) and output:
         found = output[0]
     if isinstance(found, Tensor):
         return found
-    item = "['name']" if isinstance(output, Mapping) else "[0]" if isinstance(output, tuple | list) else ".name"
+    inside = f" with {', '.join(map(repr, output))}" if isinstance(output, Mapping) else ""
     raise UserError(
-        f"the model returns {_described(output)}, and a task needs a tensor with a row for each sample: return a "
-        "tensor, an object with .logits, or a tuple that begins with the tensor. For a model that you cannot change, "
-        "write a module around it: def forward(self, x): return self.model(x)" + item
+        f"the model returns a {type(output).__name__}{inside}, and a task needs a tensor with a row for each sample: "
+        "return a tensor, an object with .logits, or a tuple that begins with the tensor. For a model that you cannot "
+        "change, write a module around it: def forward(self, x): return self.model(x)['name']"
     )
-
-
-def _described(output: Any) -> str:
-    def kind(value: Any) -> str:
-        if value is None or isinstance(value, str | tuple | list | dict | int | float):
-            return "None" if value is None else f"a {type(value).__name__}"
-        return f"an object of class {type(value).__name__}"
-
-    if isinstance(output, Mapping):
-        return f"a dict with {', '.join(map(repr, output)) or 'nothing in it'}"
-    if hasattr(output, "logits"):
-        return f"{kind(output)} whose logits is {kind(output.logits)}"
-    if isinstance(output, tuple | list):
-        name = type(output).__name__
-        return f"a {name} whose first item is {kind(output[0])}" if output else f"an empty {name}"
-    return kind(output)
-
-
-class ScoresOnly(nn.Module):
-    """A model that returns only its scores, as a tensor, where `model` returns a tuple or an object."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        return scores_of(self.model(x))
 
 
 @dataclass(frozen=True)
@@ -475,7 +428,7 @@ class InOwnUnit:
 
 
 class Predictor(nn.Module):
-    """A trained model that predicts in the target's own unit; `model` was trained on standardised targets.
+    """A trained model that returns only its scores, in the target's own unit if it was trained on standardised targets.
 
     >>> Predictor(nn.Identity(), Standardised(mean=10.0, std=2.0))(torch.tensor([1.0]))
     tensor([12.])
@@ -484,14 +437,16 @@ class Predictor(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, model: nn.Module, unit: Standardised) -> None:
+    def __init__(self, model: nn.Module, unit: Standardised | None = None) -> None:
         super().__init__()
-        self.model = model
-        self.register_buffer("mean", torch.tensor(unit.mean))
-        self.register_buffer("std", torch.tensor(unit.std))
+        self.model, self.in_unit = model, unit is not None
+        if unit is not None:
+            self.register_buffer("mean", torch.tensor(unit.mean))
+            self.register_buffer("std", torch.tensor(unit.std))
 
     def forward(self, x: Tensor) -> Tensor:
-        return scores_of(self.model(x)) * self.std + self.mean
+        scores = scores_of(self.model(x))
+        return scores * self.std + self.mean if self.in_unit else scores
 
 
 KINDS = {

@@ -8,14 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from turnout.engine.autograd import Looped, Vmapped
+from turnout.engine.backprop import cross_entropy, loss_by_hand, soft_cross_entropy
 from turnout.engine.batches import address_batches
 from turnout.engine.by_hand import ByHand
-from turnout.engine.gradient_sinks import GradientSink
-from turnout.engine.gradients import WorkerPool
+from turnout.engine.gradients import Looped, Vmapped, WorkerPool
 from turnout.engine.job import Job, Trained
-from turnout.engine.layers import MaxPool
-from turnout.engine.losses import cross_entropy, loss_by_hand, soft_cross_entropy
+from turnout.engine.layers import GradientSink, MaxPool
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.engine.trainers import fastest

@@ -18,11 +18,18 @@ from torch._subclasses import FakeTensorMode
 
 import turnout as to
 from turnout.engine.dropout import keep_mask
-from turnout.engine.gradient_sinks import GradientSink, SpringSink, SquaredGradientSink
 from turnout.engine.kernels import dense, few_channels, pixels
 from turnout.engine.kernels.layers import SWAPPED, for_gpu, supports
 from turnout.engine.kernels.optimizer_steps import Pull, momentum_step, pulled_descent
-from turnout.engine.layers import Convolution, DenseLayer, Drop, Layer, MaxPool
+from turnout.engine.layers import (
+    Convolution,
+    DenseLayer,
+    Drop,
+    GradientSink,
+    Layer,
+    MaxPool,
+    SquaredGradientSink,
+)
 from turnout.layout import Slot
 from turnout.machine import triton_tools
 from turnout.parts.compression.codec import kernels
@@ -157,7 +164,7 @@ def test_a_step_with_springs_is_one_with_the_gradient(place, shape, drift):
     kept, shift = ({"w": value.to(place.device)} for value in (1 - lr * k, lr * f))
     own = drift * drawn(c, o, i, seed=6)
     owns = {"w": lr * own.to(place.device)} if drift else {}
-    layer, sink = place.layer(DenseLayer("w", "b")), SpringSink(views, 1.0, -1.0, lr, kept, shift, owns)
+    layer, sink = place.layer(DenseLayer("w", "b")), GradientSink(views, 1.0, -1.0, lr, kept, shift, owns)
     saved = layer.forward(x.to(place.device), views)[1]
     dx = layer.backward(lr * d.to(place.device), saved, views, sink, first=False)
     close(dx.cpu(), lr * d @ W)

@@ -12,14 +12,12 @@ import torch
 from test_engine import CROSS_ENTROPY
 from torch import nn
 
-from turnout.engine.autograd import Looped
-from turnout.engine.backprop import stack_of
+from turnout.engine.backprop import cross_entropy, stack_of
 from turnout.engine.batches import address_batches
 from turnout.engine.by_hand import ByHand
-from turnout.engine.gradients import WorkerPool
+from turnout.engine.gradients import Looped, WorkerPool
 from turnout.engine.job import Job
 from turnout.engine.kernels.native import NativeSteps, train_function
-from turnout.engine.losses import cross_entropy
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.layout import lay_out

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from turnout.engine import network
-from turnout.engine.autograd import Looped, Vmapped
+from turnout.engine.gradients import Looped, Vmapped
 from turnout.engine.job import cuda_graph_safe
 from turnout.engine.stacked import StackedConvolution
 from turnout.parts.optimizers import SGD, Adam

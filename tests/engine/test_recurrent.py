@@ -9,7 +9,7 @@ import torch
 from test_engine import COUNTS, DEVICES, agree, prepared, samples, trained
 from torch import Tensor, nn
 
-from turnout.engine.autograd import Looped, Vmapped
+from turnout.engine.gradients import Looped, Vmapped
 from turnout.engine.network import ForClients
 from turnout.engine.trainers import pick_gradients
 from turnout.models.recurrent import LSTMLayer
@@ -54,7 +54,7 @@ def test_stacked_recurrence_equals_the_loop(make, device):
 
 def test_squares_of_single_samples_gradients():
     trainer, job = prepared(MODELS["two layers"](), Vmapped, 5, 1, "cpu")
-    from turnout.engine.chunk_rows import OwnSamples, fisher
+    from turnout.engine.own_samples import OwnSamples, fisher
 
     flat_cP = job.start_P.expand(5, -1).clone()
     own = OwnSamples.of(job.samples, torch.arange(5), job.client_C, 0, most=3)

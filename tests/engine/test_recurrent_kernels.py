@@ -1,5 +1,5 @@
 """LSTM and GRU of many clients against ordinary autograd, on every implementation there is: the plain form always, on a
-machine with a GPU and Triton also the kernels of engine/kernels/lstm.py and gru.py, and where Triton interprets its
+machine with a GPU and Triton also the kernels of engine/kernels/recurrence.py, and where Triton interprets its
 kernels (TRITON_INTERPRET=1) on a CPU as well. The kernels round products as TF32 does.
 """
 
@@ -15,9 +15,9 @@ from test_recurrent import MODELS, Text
 from torch import Tensor, nn
 
 from turnout.engine import recurrent
-from turnout.engine.autograd import Looped, Vmapped
 from turnout.engine.batches import Batch
-from turnout.engine.kernels import gru, lstm, recurrence
+from turnout.engine.gradients import Looped, Vmapped
+from turnout.engine.kernels import recurrence
 from turnout.engine.network import Network
 from turnout.layout import lay_out
 from turnout.machine import triton_tools
@@ -68,7 +68,7 @@ def in_one_kernel(place, monkeypatch):
     monkeypatch.setattr(recurrent, "_kernels", lambda kind, *_: None if place == "plain" else KERNELS[kind])
 
 
-KERNELS = {"lstm": lstm, "gru": gru}
+KERNELS = recurrence.KERNELS
 SHAPES = {  # clients, batch, positions, hidden size
     "wide": (1, 10, 3, 256),
     "odd": (2, 3, 4, 100),
@@ -165,5 +165,5 @@ def test_weights_in_float16_keep_what_tf32_keeps(place):
     assert torch.isnan(found[1, 5, 2])
     if place != "plain":
         assert torch.equal(w.cpu()[ordinary], by_torch(U)[0][ordinary])
-        turned = lstm.turned(U.to(PLACES[place]))[0].unflatten(2, (-1, 4)).permute(0, 3, 2, 1).flatten(1, 2)
+        turned = recurrence.turned(U.to(PLACES[place]))[0].unflatten(2, (-1, 4)).permute(0, 3, 2, 1).flatten(1, 2)
         assert torch.equal(turned.cpu()[ordinary], w.cpu()[ordinary])

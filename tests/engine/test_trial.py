@@ -11,8 +11,8 @@ from torch import nn
 
 import turnout as to
 from turnout.engine import trainers
-from turnout.engine.autograd import Looped
-from turnout.engine.losses import cross_entropy
+from turnout.engine.backprop import cross_entropy
+from turnout.engine.gradients import Looped
 from turnout.engine.trainers import make_trainer
 from turnout.parts.optimizers import SGD, Adam
 from turnout.running.loop import as_before

@@ -4,7 +4,6 @@ for a run that goes on."""
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import torch
 from turnout.cli import main
 from turnout.engine.kernels import native
 from turnout.machine import compiler
-from turnout.machine.checksums import is_whole
 from turnout.machine.compiler import Unavailable, compiled, function, trouble
 
 Capture = pytest.CaptureFixture[str]
@@ -53,17 +51,6 @@ def twice() -> object:
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize("keep", [0, 5000])
-def test_a_truncated_library_is_compiled_anew(keep: int) -> None:
-    """Loaded, it would end the process with a bus error."""
-    path = compiled(Path("twice.c"))
-    path.write_bytes(path.read_bytes()[:keep])
-    assert not is_whole(path)
-    assert twice() == 42
-    assert is_whole(path)
-
-
-@pytest.mark.usefixtures("cache")
 def test_what_others_could_have_written_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     path = compiled(Path("twice.c"))
     path.chmod(0o777)
@@ -76,19 +63,14 @@ def test_what_others_could_have_written_is_not_loaded(monkeypatch: pytest.Monkey
         assert twice() is None
 
 
-def test_a_compiler_that_hangs_is_asked_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_hangs_is_not_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = cache / "slow-cc"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("CC", str(slow))
     monkeypatch.setattr(compiler, "COMPILE_SECONDS", 0.2)
     assert twice() is None
-    start = time.monotonic()
-    assert twice() is None
-    assert time.monotonic() - start < 0.15
-    assert "slow-cc did not answer in 0 s; it is called again in an hour, or now if you delete" in str(trouble())
-    (failed,) = (cache / "turnout" / "kernels").glob("*.failed")
-    failed.unlink()
+    assert "slow-cc did not answer in 0 s" in str(trouble())
     with pytest.raises(Unavailable, match="did not answer"):
         compiled(Path("twice.c"))
 

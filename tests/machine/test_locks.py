@@ -90,11 +90,14 @@ def test_where_the_file_system_has_no_locks_a_file_is_one(tmp_path: Path, monkey
         with pytest.raises(Busy, match=f"process {os.getpid()} on .* if that process is gone, delete {only}"):
             locked(path).__enter__()
     assert not only.exists()
-    left_behind(path, Holder(os.getpid(), Holder.this().host, "another start", 0.0, "turnout run"))
-    assert not is_locked(path)  # that process is gone, and this one only has its number
-    with locked(path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         pass
-    left_behind(path, Holder(1, "another machine", "", 0.0, "turnout run"))
+    left_behind(path, Holder(gone.pid, Holder.this().host, 0.0, "turnout run"))
+    with locked(path):
+        assert is_locked(path)
+    left_behind(path, Holder(gone.pid, Holder.this().host, 0.0, "turnout run"))
+    assert not is_locked(path)
+    left_behind(path, Holder(1, "another machine", 0.0, "turnout run"))
     assert is_locked(path)
     with pytest.raises(Busy, match="process 1 on another machine"):
         locked(path).__enter__()

@@ -103,13 +103,13 @@ def test_terms_and_probes_find_them_too(changes: dict[str, object], metric: str,
 @pytest.mark.parametrize(
     ("wrap", "returned"),
     [
-        (lambda scores: None, "the model returns None"),
+        (lambda scores: None, "the model returns a NoneType"),
         (lambda scores: {"a": scores, "b": scores}, "the model returns a dict with 'a', 'b'"),
-        (lambda scores: (), "the model returns an empty tuple"),
-        (lambda scores: (None, scores), "the model returns a tuple whose first item is None"),
-        (lambda scores: [[scores]], "the model returns a list whose first item is a list"),
-        (lambda scores: Output("text"), "the model returns an object of class Output whose logits is a str"),  # type: ignore[arg-type]
-        (lambda scores: scores.detach().numpy(), "the model returns an object of class ndarray"),
+        (lambda scores: (), "the model returns a tuple"),
+        (lambda scores: (None, scores), "the model returns a tuple"),
+        (lambda scores: [[scores]], "the model returns a list"),
+        (lambda scores: Output("text"), "the model returns a Output"),  # type: ignore[arg-type]
+        (lambda scores: scores.detach().numpy(), "the model returns a ndarray"),
     ],
 )
 def test_what_holds_no_scores_is_refused_before_the_first_round(wrap: Wrap, returned: str, tmp_path: Path) -> None:

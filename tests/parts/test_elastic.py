@@ -15,7 +15,7 @@ import turnout as to
 from alone import flat, fresh, torch_adam, train_alone, weights_of
 from turnout import testing
 from turnout.clients.work import finite_clients
-from turnout.engine.chunk_rows import OwnSamples
+from turnout.engine.own_samples import OwnSamples
 from turnout.errors import UserError
 from turnout.parts.terms.base import unwitnessed
 from turnout.rng import key

@@ -9,14 +9,49 @@ compared by the sign test, either way. One seed or a missing number leaves a cla
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from turnout.errors import UserError
-from turnout.statistics import LEVEL, BySeed, difference, interval, seeds_to_decide, seeds_to_sign, sign_test
+from turnout.statistics import LEVEL, BySeed, difference, interval, sign_test, t_below
 from turnout.statistics import mean_over as mean_over
 
 HOLDS, REFUTED, UNDECIDED, NOT_RUN = "holds", "refuted", "undecided", "not run"
+MOST_SEEDS = 10_000  # more seeds than these are reported as None
+MOST_SIGNS = 1_000  # the same for the sign test, which takes longer to compute
+
+
+def seeds_to_decide(gap: float, deviation: float) -> int | None:
+    """The fewest seeds at which the one-sided bound of a mean excludes the margin, if the mean's distance from it
+    (`gap`) and the standard deviation over seeds stay as they are: |gap| > t(95 %, n - 1) s / √n. None: too many.
+
+    >>> seeds_to_decide(1.0, 2.0), seeds_to_decide(-1.0, 2.0), seeds_to_decide(0.0, 2.0)
+    (13, 13, None)
+    """
+
+    def decides(n: int) -> bool:
+        return deviation == 0 or t_below(abs(gap) * math.sqrt(n) / deviation, n - 1) > LEVEL
+
+    found = bisect_left(range(MOST_SEEDS + 1), True, lo=2, key=decides)
+    return found if gap and found <= MOST_SEEDS else None
+
+
+def seeds_to_sign(wins: int, losses: int, seeds: int) -> int | None:
+    """The fewest seeds at which the sign test decides, if wins and losses keep their shares; None: too many.
+
+    >>> seeds_to_sign(3, 0, 3), seeds_to_sign(1, 4, 5), seeds_to_sign(2, 2, 5)
+    (5, 11, None)
+    """
+    more, fewer = max(wins, losses), min(wins, losses)
+    if more == fewer:
+        return None
+    lead = (more - fewer) / (more + fewer)
+    rough = 0.25 / lead**2 * seeds / (more + fewer)  # a tenth of what the normal distribution would need
+    for n in range(max(seeds + 1, int(rough)), MOST_SIGNS + 1):
+        if sign_test(round(n * more / seeds), round(n * fewer / seeds)) <= 1 - LEVEL:
+            return n
+    return None
 
 
 @dataclass(frozen=True)

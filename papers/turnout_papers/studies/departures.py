@@ -7,13 +7,14 @@ of the two will have the smaller loss at a deadline, from the loss curve up to t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import correlation
 
 import numpy as np
 
 from turnout.experiment import Experiment
 from turnout.parts.membership.departure import Bounds, should_exclude
-from turnout.statistics import spearman
 from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.flexible import departure
 from turnout_papers.studies.claims import Claim, above, better, mean_over
@@ -123,6 +124,16 @@ def rows(scale: str, curves: Curves) -> list[ResultRow]:
             for choice in (*LEAVES, "decide"):
                 found.append(row(case, f"{choice} is right", right(curves, spread, tau, size, choice)))
     return found
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float:
+    """Spearman's rank correlation; 0 where one of the two does not vary.
+
+    >>> round(spearman([10, 20, 30, 40], [1, 5, 3, 9]), 9)
+    0.8
+    """
+    first, second = ([sum((w < v) + (w == v) / 2 for w in values) for v in values] for values in (x, y))
+    return correlation(first, second) if min(len(set(first)), len(set(second))) > 1 else 0.0
 
 
 def claims(scale: str, curves: Curves) -> list[Claim]:

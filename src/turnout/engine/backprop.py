@@ -1,25 +1,99 @@
-"""Forward and backward pass of a plain stack of layers, written by hand, for a chunk of clients at once.
+"""The hand-written pass of a plain stack of layers and its loss, for a chunk of clients at once.
 
 Faster than `vmap(grad)`: a weight's gradient and its plain-SGD update are one matrix product that adds directly to the
-weights (`W.baddbmm_(dᵀ, x, alpha=-lr)`), and no autograd graph is built. Other layers and losses are for autograd.py.
+weights (`W.baddbmm_(dᵀ, x, alpha=-lr)`), and no autograd graph is built. Other layers and losses are for gradients.py.
 
-Shape letters: c clients of a chunk, B batch.
+A loss takes the outputs [c, B, K], the targets, a mask of the real samples (None: all are real) and a gain. It returns
+the mean loss of each client [c], and gain times its gradient with respect to the outputs [c, B, K].
+
+Shape letters: c clients of a chunk, B batch, K scores or outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from turnout.engine.batches import shares
 from turnout.engine.dropout import AddressedDropout
-from turnout.engine.gradient_sinks import GradientSink, SquaredGradientSink
 from turnout.engine.kernels.layers import for_gpu, supports
-from turnout.engine.layers import BatchNorm, Convolution, DenseLayer, Drop, Flatten, Layer, MaxPool, ReLU, Softmax, pair
-from turnout.engine.losses import Loss
+from turnout.engine.layers import (
+    BatchNorm,
+    Convolution,
+    DenseLayer,
+    Drop,
+    Flatten,
+    GradientSink,
+    Layer,
+    MaxPool,
+    ReLU,
+    Softmax,
+    SquaredGradientSink,
+    pair,
+)
+from turnout.tasks import Classification, InOwnUnit, Regression, TaskSpec
 from turnout.types import Tensors
+
+Loss = Callable[[Tensor, Tensor, Tensor | None, float | Tensor], tuple[Tensor, Tensor]]
+
+
+def _mean(loss_cB: Tensor, d: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:
+    """The mean loss of each client and its gradient, from those of each sample; overwrites d."""
+    if mask_cB is None:
+        return loss_cB.mean(1), d.mul_(gain / loss_cB.shape[1])
+    share_cB = shares(mask_cB)
+    return (loss_cB * share_cB).sum(1), d.mul_((share_cB * gain).unsqueeze(2))
+
+
+def cross_entropy(logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of scores [c, B, classes] with labels [c, B].
+
+    The softmax is written out: for few classes torch's own takes four times as long.
+    """
+    z = logits - logits.amax(2, keepdim=True)
+    index = y.unsqueeze(2)
+    picked = z.gather(2, index)
+    e = z.exp_()
+    total = e.sum(2, keepdim=True)
+    loss_cB = (total.log() - picked).squeeze(2)
+    d = e.div_(total).scatter_add_(2, index, torch.full_like(total, -1.0))
+    return _mean(loss_cB, d, mask_cB, gain)
+
+
+def soft_cross_entropy(
+    logits: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy with target probabilities [c, B, classes] that sum to 1, for distillation."""
+    log_q = logits.log_softmax(2)
+    loss_cB = -(y * log_q).sum(2)
+    d = log_q.exp_().sub_(y)
+    return _mean(loss_cB, d, mask_cB, gain)
+
+
+def squared_error(output: Tensor, y: Tensor, mask_cB: Tensor | None, gain: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Squared error, averaged over a sample's outputs.
+
+    >>> squared_error(torch.tensor([[[1.0], [3.0]]]), torch.zeros(1, 2), None, 1.0)
+    (tensor([5.]), tensor([[[1.],
+             [3.]]]))
+    """
+    error = output - y.to(output).view_as(output)
+    loss_cB = error.square().mean(2)
+    d = error.mul_(2 / output.shape[2])
+    return _mean(loss_cB, d, mask_cB, gain)
+
+
+# Exact types: a subclass may have another loss.
+BY_HAND: dict[type, Loss] = {Classification: cross_entropy, Regression: squared_error}
+
+
+def loss_by_hand(task: TaskSpec) -> Loss | None:
+    """The hand-written form of a task's loss; None if there is none."""
+    return BY_HAND.get(type(task.task if isinstance(task, InOwnUnit) else task))
 
 
 @dataclass(frozen=True)
@@ -108,4 +182,6 @@ def _layer_of(name: str, module: nn.Module) -> Layer | None:
         return Softmax() if module.dim == 1 else None
     if isinstance(module, AddressedDropout):
         return Drop(f"{name}.key", module.p, module.whole_channels)
-    return BatchNorm.of(name, module)
+    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) and module.affine and module.track_running_stats:
+        return None if module.momentum is None else BatchNorm(name, module.eps, module.momentum)
+    return None

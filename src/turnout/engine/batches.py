@@ -108,6 +108,17 @@ class Batch:
         return Batch(x, y, mask_cB, None if self.keys_ck is None else next(rest), self.training)
 
 
+def shares(mask_cB: Tensor) -> Tensor:
+    """Each real sample's weight in its client's mean; all 0 for a client without samples.
+
+    >>> shares(torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]]))
+    tensor([[0.5000, 0.5000],
+            [1.0000, 0.0000],
+            [0.0000, 0.0000]])
+    """
+    return mask_cB / mask_cB.sum(1, keepdim=True).clamp(min=1)
+
+
 class BatchLoader:
     """Loads the samples of a chunk of clients step by step; gathers a few steps at a time from the pool."""
 

@@ -1,41 +1,59 @@
 """A chunk of clients going through its local steps, with any of the gradients of engine/gradients.py or in C.
 
-Shape letters: C clients of the cohort, c of the chunk, P parameters (all columns), B batch.
+Shape letters: C clients of the cohort, c of the chunk, P parameters (all columns), J steps, k dropout keys, B batch.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from turnout.engine.batches import Batch, Batches
-from turnout.engine.by_hand import ByHand
-from turnout.engine.chunk_rows import ChunkRows
-from turnout.engine.factored import ChunkWeights
+from turnout.engine.batches import Batch, Batches, BatchLoader
+from turnout.engine.by_hand import ByHand, ChunkWeights
+from turnout.engine.dropout import dropout_keys
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained, cuda_graph_safe, plain_sgd
+from turnout.engine.kernels.graphs import GraphCache, storage
 from turnout.engine.kernels.native import NativeJob, StepTensors, kept_in_c
 from turnout.engine.kernels.optimizer_steps import Pull, Spring, optimizer_step, pull_fits, pulled_descent
 from turnout.engine.network import Network
+from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
 from turnout.machine.memory import to_device
 from turnout.parts.optimizers import SGD
-from turnout.parts.terms.base import PostStep
+from turnout.parts.terms.base import At, PostStep
+from turnout.rng import key
 from turnout.types import Tensors
 
 NATIVE_STEPS = 16  # steps in C between two checks of a job's limit
 
 
-class Chunk(ChunkRows):
+class Chunk:
     """Trains a few clients of a job and writes the outcome into their rows of `result`."""
 
     def __init__(
         self, job: Job, network: Network, gradients: Gradients, rows: slice, batches: Batches, result: Trained,
         native: NativeJob | None = None,
     ):  # fmt: skip
-        super().__init__(job, network, gradients, rows, batches, result)
+        self.job, self.network, self.gradients = job, network, gradients
+        self.rows, self.batches, self.result = rows, batches, result
+        self.client_c, self.steps_c = job.client_C[rows], job.steps_C[rows]
+        self.flat_cP = result.flat_CP[rows]
+        self.start_cP = job.start_P[rows] if job.start_P.dim() == 2 else job.start_P[None]
+        self.states = {name: value[rows] for name, value in result.states.items()}
+        self.slots = {name: value[rows] for name, value in result.slots.items()}
+        self.term_states = {term: {n: v[rows] for n, v in own.items()} for term, own in result.term_states.items()}
+        self.server_term_states = job.server_term_states
+        self.steps_there_c = to_device(self.steps_c, self.flat_cP.device)  # now, so that no step has to wait for it
+        self.progress_c = self.there(job.optimizer.progress(self.steps_c)) if job.terms else self.steps_c
+        self.examples_c = to_device(job.samples.count_C[rows], self.flat_cP.device) if job.terms else self.steps_c
+        self.keys_cJk: Tensor | None = None
+        if network.keys:
+            keys_cJk = dropout_keys(job.seed, job.t, self.client_c, batches.size_cJ.shape[1], network.keys)
+            self.keys_cJk = to_device(keys_cJk, job.samples.x.device)
         self.native = native
         self.weights: ChunkWeights | None = None  # outside the cohort's matrix, if plain SGD is faster there
         if job.fused and native is None and isinstance(gradients, ByHand):
@@ -68,7 +86,7 @@ class Chunk(ChunkRows):
         if self.native is None:
             self._run_steps()
         else:
-            with kept_in_c(self.slots, self.native.rule.lr):
+            with kept_in_c(self.slots, self.native.lr):
                 self._run_native(self.native)
         for sums in (self.result.loss_C, *self.result.magnitude.values()):
             sums[self.rows].div_(self.steps_there_c.clamp(min=1))
@@ -226,6 +244,103 @@ class Chunk(ChunkRows):
             update_cP.mul_(self.there(scale_c)[:, None])
             self.finite_c = None
         self.result.finite_C[self.rows] = torch.isfinite(update_cP.sum(1)) if self.finite_c is None else self.finite_c
+
+    def there(self, value_c: Tensor) -> Tensor:
+        """Numbers of clients in the weights' type, on their device."""
+        return to_device(value_c, self.flat_cP.device, self.flat_cP.dtype)
+
+    @cached_property
+    def loader(self) -> BatchLoader:
+        """Samples step by step; made when first used, because the steps in C need none."""
+        return BatchLoader(self.job.samples, self.batches, self.job.start_P.dtype)
+
+    def batch(self, step: int, rows: slice | Tensor, active: int | None = None) -> Batch:
+        idle = active is not None and isinstance(rows, slice) and rows.stop > active
+        x, y, mask_cB = self.loader.at(step, rows, idle)
+        keys_ck = None if self.keys_cJk is None else self.keys_cJk[rows, step]
+        return Batch(x, y, mask_cB, keys_ck)
+
+    def term_view(
+        self, step: int, rows: slice | Tensor, flat: Tensor, states: Tensors, batch: Batch | None = None
+    ) -> At:
+        job, shared = self.job, self.network.layout.shared
+        start = self.start_cP if self.start_cP.shape[0] == 1 else self.start_cP[rows]
+
+        def weights_at(x_cP: Tensor) -> Tensor:
+            full = flat.clone()
+            full[:, :shared] = x_cP
+            return full
+
+        def samples(address: int, most: int | None = None) -> OwnSamples:
+            place_c = torch.arange(self.rows.start, self.rows.stop)[rows]
+            return OwnSamples.of(job.samples, place_c, self.client_c[rows], address, most)
+
+        def gradient(x_cP: Tensor) -> Tensor:
+            out, given = torch.empty_like(flat), batch or self.batch(step, rows)
+            self.gradients.gradient(weights_at(x_cP), {n: v.clone() for n, v in states.items()}, given, out)
+            return out[:, :shared]
+
+        def squared_gradients(most: int) -> Tensor:
+            own = samples(key(job.seed, "samples", job.t), most)
+            size = max(job.batch_size, 32) if flat.is_cuda else job.batch_size
+            found = fisher(self.gradients, flat, states, own, size)
+            return found if found.shape[1] == shared else found[:, :shared]
+
+        def full_gradient(x_cP: Tensor) -> Tensor:
+            own = samples(address=0)
+            return mean_gradient(self.gradients, weights_at(x_cP), states, own, job.batch_size)[:, :shared]
+
+        return At(
+            x_cP=flat[:, :shared],
+            start_cP=start[:, :shared],
+            lr=job.lr,
+            step=step,
+            steps_c=self.progress_c[rows],
+            examples_c=self.examples_c[rows],
+            gradient=gradient,
+            squared_gradients=squared_gradients,
+            full_gradient=full_gradient,
+            t=job.t,
+        )
+
+    def hold_rows(self, graphs: GraphCache, states_only: bool) -> None:
+        """Work on copies whose addresses are the same in every round, as captured steps need."""
+        hold = graphs.hold
+        self.states = {name: hold(f"state {name}", value) for name, value in self.states.items()}
+        if states_only:
+            return
+        self.start_cP = hold("start", self.start_cP)
+        self.progress_c, self.examples_c = hold("steps", self.progress_c), hold("examples", self.examples_c)
+        self.slots = {name: hold(f"slot {name}", value) for name, value in self.slots.items()}
+        for term in self.job.terms:
+            own, sent = self.term_states.get(term.name, {}), self.job.server_term_states.get(term.name, {})
+            self.term_states[term.name] = {n: hold(f"mine {term.name} {n}", v) for n, v in own.items()}
+            held = {n: hold(f"down {term.name} {n}", v[None])[0] for n, v in sent.items()}
+            self.server_term_states = {**self.server_term_states, term.name: held}
+
+    def put_rows_back(self, states_only: bool) -> None:
+        for name, value in self.states.items():
+            self.result.states[name][self.rows] = value
+        if states_only:
+            return
+        for name, value in self.slots.items():
+            self.result.slots[name][self.rows] = value
+        for term, own in self.term_states.items():
+            for name, value in own.items():
+                self.result.term_states[term][name][self.rows] = value
+
+    def finish_terms(self) -> None:
+        """Write the tensors that terms send and keep when training has ended into the cohort's result."""
+        clients, everyone = len(self.job.client_C), slice(0, len(self.client_c))
+        for term in self.job.terms:
+            at, kept = self.term_view(0, everyone, self.flat_cP, self.states), self.term_states.get(term.name, {})
+            up, mine = term.finish(at, self.server_term_states.get(term.name, {}), kept)
+            sent = self.result.uploads.setdefault(term.name, {}) if up else {}
+            for name, value in up.items():  # first, since they may be rows that are about to change
+                sent.setdefault(name, value.new_zeros(clients, *value.shape[1:]))[self.rows] = value
+            moved = {n for n, v in mine.items() if any(n != m and storage(v) == storage(k) for m, k in kept.items())}
+            for name, value in {n: v.clone() if n in moved else v for n, v in mine.items()}.items():
+                kept[name].copy_(value)
 
 
 def _write_back(rows: slice | Tensor, home: Tensors, changed: Tensors) -> None:

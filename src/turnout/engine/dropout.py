@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
@@ -113,12 +113,14 @@ def draws_inside(module: nn.Module, x: Tensor, training: bool) -> bool:
 @contextmanager
 def seeded(key_1: Tensor | None, device: torch.device) -> Iterator[None]:
     """Inside, torch's own generator is seeded by this key (None: it is left alone)."""
-    with nullcontext() if key_1 is None else _own_generator(device):
-        if key_1 is not None:
-            seed = int(key_1) & (2**63 - 1)
-            torch.default_generator.manual_seed(seed)
-            if device.type == "cuda":
-                torch.cuda.manual_seed(seed)
+    if key_1 is None:
+        yield
+        return
+    seed = int(key_1) & (2**63 - 1)
+    with _own_generator(device):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         yield
 
 

@@ -1,23 +1,110 @@
-"""The layers of the hand-written pass: forward and backward of each, for a chunk of clients at once.
+"""The layers of the hand-written pass, forward and backward of each for a chunk of clients, and the sinks of gradients.
 
 Activations are [c, B, i], or [c, i, B, h, w] for images. In BatchNorm each client normalises by the statistics of its
 own batch without padding, and training updates the running statistics in place.
 
-Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded patch, L positions of an image.
+Shape letters: c clients of a chunk, B batch, i inputs, o outputs, K unfolded patch (or i), L positions of an image,
+N samples and positions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from turnout.engine.dropout import keep_mask
-from turnout.engine.gradient_sinks import GradientSink, positions
 from turnout.types import Tensors
+
+
+def positions(x: Tensor) -> tuple[int, ...]:
+    """The dimensions of samples and, for images, of positions: all but clients and features."""
+    return (1,) if x.dim() == 3 else (2, 3, 4)
+
+
+@dataclass(frozen=True)
+class GradientSink:
+    """Adds each parameter's gradient to its target: `target <- keep * target + scale * gradient`.
+
+    For fused plain SGD the targets are the weights, with keep = 1 - lr * weight decay, scale = -1 and gain = lr.
+    Otherwise they are a gradient matrix, with keep = 0, scale = 1 and gain = 1. Terms that are quadratic penalties or
+    constant shifts can be part of the step: w <- (1 - lr k) w + lr f + lr d + scale * gradient.
+
+    targets   name -> tensor to change
+    keep      factor of the target
+    scale     factor of the gradient
+    gain      factor of the gradient of the scores, which is small and on which all others depend linearly; may be a
+              tensor, so that a captured CUDA graph can be replayed with another learning rate
+    kept      1 - lr k of the parameters that terms act on, [1, ...] each
+    shift     lr f of the same parameters
+    own       lr d, each client's own shift [c, ...], if there is one
+    """
+
+    targets: Tensors
+    keep: float
+    scale: float
+    gain: float | Tensor
+    kept: Tensors = field(default_factory=dict)
+    shift: Tensors = field(default_factory=dict)
+    own: Tensors = field(default_factory=dict)
+
+    def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:
+        """Add a weight's gradient, the product a b: a sum over N, the positions of one sample after another."""
+        target = self._pulled(name)
+        target.view(target.shape[0], target.shape[1], -1).baddbmm_(a_coN, b_cNK, beta=self.keep, alpha=self.scale)
+
+    def summed(self, name: str, value: Tensor) -> Tensor:
+        """Add a bias's gradient, the sum of `value` over samples and positions; returns that sum."""
+        sum_ = value.sum(positions(value), keepdim=True)
+        self.total(name, sum_.view_as(self.targets[name]))
+        return sum_
+
+    def total(self, name: str, gradient: Tensor) -> None:
+        """Add a gradient that is already summed."""
+        target = self._pulled(name)
+        if self.keep == 0:
+            torch.mul(gradient, self.scale, out=target)
+        else:
+            kept = target if self.keep == 1 else target.mul_(self.keep)
+            kept.add_(gradient, alpha=self.scale)
+
+    def _pulled(self, name: str) -> Tensor:
+        """A parameter's target, after the terms' part of the step."""
+        target = self.targets[name]
+        if name in self.kept:
+            torch.addcmul(self.shift[name], target, self.kept[name], out=target)
+        if name in self.own:
+            target.add_(self.own[name])
+        return target
+
+
+@dataclass(frozen=True)
+class SquaredGradientSink(GradientSink):
+    """Adds the squares of each sample's own gradient: target <- keep * target + scale * Σ_s g_s², keep 0 or 1.
+
+    In a dense layer g_s is an outer product, so Σ_s g_s² = (d²)ᵀ x² is one matrix product too.
+    """
+
+    def product(self, name: str, a_coN: Tensor, b_cNK: Tensor, samples: int) -> None:
+        target, each = self.targets[name], a_coN.shape[2] // samples
+        total_coK = target.view(target.shape[0], target.shape[1], -1)
+        if each == 1:
+            total_coK.baddbmm_(a_coN.square(), b_cNK.square(), beta=self.keep, alpha=self.scale)
+            return
+        if self.keep == 0:
+            target.zero_()
+        for s in range(0, a_coN.shape[2], each):
+            g_coK = torch.bmm(a_coN[:, :, s : s + each], b_cNK[:, s : s + each])
+            total_coK.addcmul_(g_coK, g_coK, value=self.scale)
+
+    def summed(self, name: str, value: Tensor) -> Tensor:
+        each = value if value.dim() == 3 else value.sum((3, 4)).transpose(1, 2)  # [c, B, i]
+        self.total(name, each.square().sum(1).view_as(self.targets[name]))
+        return value.sum(positions(value), keepdim=True)
+
 
 aten: Any = torch.ops.aten
 
@@ -219,15 +306,6 @@ class BatchNorm:
     eps: float
     momentum: float
     training: bool = True
-
-    @classmethod
-    def of(cls, name: str, module: nn.Module) -> BatchNorm | None:
-        """The hand-written form of a BatchNorm layer; None if it has no scale, statistics or fixed momentum."""
-        if not isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            return None
-        if not module.affine or not module.track_running_stats or module.momentum is None:
-            return None
-        return cls(name, module.eps, module.momentum)
 
     def forward(self, x: Tensor, weights: Tensors) -> tuple[Tensor, Any]:
         over, shape = positions(x), _per_feature(x)

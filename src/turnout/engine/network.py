@@ -99,11 +99,12 @@ class Network:
         """The dropout keys of a step by buffer name: name -> [c]."""
         return {} if keys_ck is None else {name: keys_ck[:, i] for i, name in enumerate(self.dropout_keys)}
 
-    def has_batch_statistics(self, channels: int | None = None) -> bool:
-        """Whether the model has BatchNorm (with this many channels), so that padded samples would change the result."""
-        return any(channels in (None, features) for features in self._norms)
+    def has_batch_statistics(self) -> bool:
+        """Whether the model has BatchNorm, so that padded samples would change the result."""
+        return bool(self.norms)
 
     @cached_property
-    def _norms(self) -> tuple[int, ...]:
-        norms = (m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
-        return tuple(norm.num_features for norm in norms)
+    def norms(self) -> tuple[int, ...]:
+        """The channels of each BatchNorm."""
+        layers = (m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+        return tuple(layer.num_features for layer in layers)

@@ -18,10 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from turnout.engine.kernels import gru as gru_kernels
-from turnout.engine.kernels import lstm as lstm_kernels
 from turnout.engine.kernels.layers import supports
-from turnout.engine.kernels.recurrence import fits
+from turnout.engine.kernels.recurrence import KERNELS, RecurrentKernels, fits
 from turnout.engine.stacked import Stacked, StackedGradient
 
 aten: Any = torch.ops.aten
@@ -67,7 +65,6 @@ def _gru_backward(dh: Tensor, dc: Tensor, c: Tensor, new_c: Tensor, saved: Tenso
 
 FORWARD: dict[str, Callable[..., tuple[Tensor, Tensor, Tensor]]] = {"lstm": _lstm_forward, "gru": _gru_forward}
 BACKWARD: dict[str, Callable[..., tuple[Tensor, ...]]] = {"lstm": _lstm_backward, "gru": _gru_backward}
-KERNELS: dict[str, Any] = {"lstm": lstm_kernels, "gru": gru_kernels}
 
 
 class Recurrence(Stacked):
@@ -154,8 +151,8 @@ class RecurrenceBackward(StackedGradient):
         return found_a, found_u, dh, dc.view(clients, B, -1)
 
 
-def _kernels(kind: str, x: Tensor, U: Tensor) -> Any:
-    """The module that computes a layer's positions x [..., B, T, any] in one kernel; None if there is none."""
+def _kernels(kind: str, x: Tensor, U: Tensor) -> RecurrentKernels | None:
+    """The kernels that compute a layer's positions x [..., B, T, any] at once; None if there are none."""
     return KERNELS[kind] if supports(x) and fits(x.shape[-3], x.shape[-2], U) else None
 
 

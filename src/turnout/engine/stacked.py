@@ -2,7 +2,7 @@
 
 Each is an `autograd.Function` whose forward takes the tensors of one client, or of c clients with one more dimension in
 front, and which `vmap` calls once with all clients' tensors. A convolution runs on the Triton kernels of
-kernels/convolution.py, elsewhere as torch's convolution of many groups.
+kernels/convolution.py, elsewhere by torch's own batching rule.
 
 Shape letters: c clients, B batch, i input and o output channels, h, w height and width, n heads, T positions, d
 features of a head.
@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from turnout.engine.kernels import convolution as kernels
 from turnout.engine.kernels.layers import supports
@@ -73,8 +74,7 @@ class StackedConvolution(Stacked):
             return aten.conv2d(x, W, b, stride, padding)
         if supports(x):
             return kernels.convolve(x.transpose(1, 2), W, b, padding, stride, kernels.SAMPLES).transpose(1, 2)
-        grouped = aten.conv2d(_beside(x), W.flatten(0, 1), b.flatten(), stride, padding, (1, 1), len(x))
-        return _apart(grouped, len(x))
+        return vmap(lambda x, W, b: aten.conv2d(x, W, b, stride, padding))(x, W, b)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -100,12 +100,10 @@ class InputGradient(StackedGradient):
         if d.dim() == 4:
             return InputGradient.forward(d[None], W[None], stride, padding, size)[0]
         if supports(d):
-            return kernels.input_gradient(d.transpose(1, 2), W, padding, size, stride, order=kernels.SAMPLES).transpose(
-                1, 2
-            )
-        clients, B, i = len(d), d.shape[1], W.shape[2]
-        x = d.new_empty(B, clients * i, *size)
-        return _apart(_grouped_gradients(d, x, W, stride, padding, (True, False))[0], clients)
+            found = kernels.input_gradient(d.transpose(1, 2), W, padding, size, stride, order=kernels.SAMPLES)
+            return found.transpose(1, 2)
+        x = d.new_empty(len(d), d.shape[1], W.shape[2], *size)
+        return _torch_gradient(d, x, W, stride, padding, 0)
 
 
 class WeightGradient(StackedGradient):
@@ -121,24 +119,13 @@ class WeightGradient(StackedGradient):
         if supports(x):
             found = kernels.weight_gradient(x.transpose(1, 2), d.transpose(1, 2), kernel, padding, False, stride)
             return found.view(clients, o, i, *kernel)
-        W = x.new_empty(clients, o, i, *kernel)
-        return _grouped_gradients(d, _beside(x), W, stride, padding, (False, True))[1].view_as(W)
+        return _torch_gradient(d, x, x.new_empty(clients, o, i, *kernel), stride, padding, 1)
 
 
-def _grouped_gradients(d: Tensor, x: Tensor, W: Tensor, stride: Pair, padding: Pair, wanted: tuple[bool, bool]) -> Any:
-    """Torch's own gradients of a convolution of as many groups as there are clients."""
-    given = (None, stride, padding, (1, 1), False, (0, 0), len(d), (*wanted, False))
-    return aten.convolution_backward(_beside(d), x, W.flatten(0, 1), *given)
-
-
-def _beside(x: Tensor) -> Tensor:
-    """[c, B, i, h, w] -> [B, c i, h, w]"""
-    return x.transpose(0, 1).flatten(1, 2)
-
-
-def _apart(x: Tensor, clients: int) -> Tensor:
-    """[B, c i, h, w] -> [c, B, i, h, w]"""
-    return x.unflatten(1, (clients, -1)).transpose(0, 1)
+def _torch_gradient(d: Tensor, x: Tensor, W: Tensor, stride: Pair, padding: Pair, place: int) -> Tensor:
+    """Torch's own gradient of each client's convolution: of the input (place 0) or of the weights (1)."""
+    given = (None, stride, padding, (1, 1), False, (0, 0), 1, (place == 0, place == 1, False))
+    return vmap(lambda d, x, W: aten.convolution_backward(d, x, W, *given)[place])(d, x, W)
 
 
 def conv2d(

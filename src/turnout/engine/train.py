@@ -9,7 +9,6 @@ Shape letters: C clients of the cohort, c of a chunk, P parameters (all columns)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -19,13 +18,12 @@ from turnout.engine.batches import Batches, address_batches
 from turnout.engine.by_hand import ByHand
 from turnout.engine.chunk import Chunk
 from turnout.engine.gradients import Gradients, WorkerPool
-from turnout.engine.job import Job, Trained, cuda_graph_safe
-from turnout.engine.kernels.native import NativeJob, NativeSteps, StepRule, in_c
+from turnout.engine.job import Job, Trained
+from turnout.engine.kernels.native import NativeJob, NativeSteps, in_c
 from turnout.engine.network import Network
 from turnout.layout import Slot
 from turnout.machine.memory import to_device
-from turnout.machine.profiling import staged
-from turnout.machine.triton_tools import rehearse
+from turnout.machine.profiling import stage
 from turnout.parts.local import Local, steps_per_epoch
 from turnout.parts.optimizers import Optimizer
 from turnout.parts.terms.base import as_quadratic
@@ -60,7 +58,6 @@ class Trainer:
         self.network, self.workers, self.chunk, self.cost, self.fixed = network, workers, chunk, cost, fixed
         self.gradients, self.threads, self.native = workers.first, workers.threads, native
         self._matrix: Tensor | None = None
-        self._rehearsed = False
 
     def title(self, optimizer: Optimizer, springs: bool = True) -> str:
         """The name of the engine used with this optimizer; `springs`: whether all terms are springs (see `_native`)."""
@@ -74,12 +71,9 @@ class Trainer:
         beside = BESIDE * sum(value.nbytes for value in weights if not value.is_cuda)  # a GPU's kernels work in place
         return min(self.chunk * self.threads, clients) * (self.cost + beside)
 
-    @staged("local training")
+    @stage("local training")
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
-        if job.start_P.is_cuda and not self._rehearsed and len(job.client_C):
-            rehearse(partial(self.first_step, job))
-            self._rehearsed = True
         result, native = _blank(job, self._room(job), self.network.layout.slots), self._native(job)
 
         def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
@@ -92,19 +86,6 @@ class Trainer:
                 advance(self.gradients, piece)
         return result
 
-    def first_step(self, job: Job) -> None:
-        """The first step of the first chunk, without effect, if every part's step depends on tensors alone."""
-        if self.gradients.graphs is None or not cuda_graph_safe(job):
-            return
-        rows, batches = next(self._pieces(job, self._chunk(job)))
-        own, twin = job.first_step(rows), self.gradients.twin()
-        result = _blank(own, self._room(job)[rows], self.network.layout.slots)
-        try:
-            Chunk(own, twin.network, twin, slice(0, len(own.client_C)), batches, result).run()
-        finally:  # its tensors are large, and cycles in an engine would keep them alive for a while
-            if twin.graphs is not None:
-                twin.graphs.forget()
-
     def _native(self, job: Job) -> NativeJob | None:
         """The steps in C if they support this job: SGD or Adam; with plain SGD springs (k w - f) as terms."""
         shared = self.network.layout.shared
@@ -114,10 +95,8 @@ class Trainer:
         if job.start_P.dim() == 2 and len(start_cP) == 1:
             start_cP = start_cP.expand(2, -1)  # one client's own start must not look like a common one (one row)
         springs = [as_quadratic(term, start_cP, job.server_term_states.get(term.name, {})) for term in job.terms]
-        known = [spring for spring in springs if spring is not None]
-        rule = StepRule.of(job.optimizer, job.lr, known, job.start_P) if len(known) == len(springs) else None
-        small = len(job.client_C) * self._client_work(job) < _SMALL_JOB
-        return None if rule is None else NativeJob(self.native, rule, 1 if small else self.threads)
+        threads = 1 if len(job.client_C) * self._client_work(job) < _SMALL_JOB else self.threads
+        return NativeJob.of(self.native, job.optimizer, job.lr, springs, job.start_P, threads)
 
     def _client_work(self, job: Job) -> int:
         """Bytes of all steps of the client with the most."""

@@ -9,28 +9,24 @@ from __future__ import annotations
 import platform
 import time
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
 from torch import Tensor, nn
 
-from turnout.engine.autograd import Looped, Vmapped
-from turnout.engine.backprop import stack_of
+from turnout.engine.backprop import Loss, stack_of
 from turnout.engine.batches import Batch
 from turnout.engine.by_hand import ByHand
 from turnout.engine.dropout import draws_inside
-from turnout.engine.gradients import Gradients, WorkerPool
+from turnout.engine.gradients import Gradients, Looped, Vmapped, WorkerPool
 from turnout.engine.job import Job
 from turnout.engine.kernels.native import NativeSteps
-from turnout.engine.losses import Loss
 from turnout.engine.network import ForClients, Network
 from turnout.engine.train import Trainer
 from turnout.errors import UserError
 from turnout.machine.memory import keep_freed_memory
 from turnout.machine.threads import cores
-from turnout.machine.triton_tools import without_kernels
 from turnout.models.recurrent import LSTMLayer
 from turnout.parts.optimizers import Optimizer
 from turnout.settings import InProcess
@@ -45,9 +41,8 @@ NOT_IN_C = (
 TRIAL_FROM = 4 << 20  # bytes of one client's step from which engines are compared
 TRIAL_STEPS = 2  # local steps of a client
 TRIAL_CLIENTS = 3  # of each thread
-TURNS = 5  # timed runs of each engine, in turns, after one that is not timed
+TURNS = 4  # timed runs of each engine, in turns, after the first
 HOPELESS = 6.0  # an engine whose first run takes so many times the fastest's is not tried again
-BEHIND = 1.25  # nor is one that has taken so many times the best's in the turns so far
 
 CACHE = {"by-hand": 4 << 20, "vmap": 16 << 20}  # bytes a chunk may touch on a CPU: measured in benchmarks/chunk.py
 
@@ -72,14 +67,6 @@ def make_trainer(
     decided = settings.engine != "auto" or x.is_cuda or network.draws or cost < TRIAL_FROM
     if optimizer is None or decided:
         return trainer
-    trainers = rivals(settings, trainer, optimizer, x, y)
-    return trainers[quickest(trainers, x, y, optimizer)]
-
-
-def rivals(settings: InProcess, trainer: Trainer, optimizer: Optimizer, x: Tensor, y: Tensor) -> dict[str, Trainer]:
-    """Every trainer that can do the same work on a CPU, by the name of its engine."""
-    network, cost = trainer.network, trainer.cost
-    found = {trainer.title(optimizer): trainer}
     others: list[Gradients] = [Looped(network.twin())]
     if any(isinstance(module, nn.Conv2d) for module in network.module.modules()):
         others.append(Looped(network.twin(), channels_last=True))
@@ -87,7 +74,9 @@ def rivals(settings: InProcess, trainer: Trainer, optimizer: Optimizer, x: Tenso
         others.append(checked_gradients(Vmapped(network.twin()), network, x, y))
         others.append(trainer.gradients.twin())
     without_c = replace(settings, engine="by-hand")
-    return {other.title: trainer_of(without_c, other, cost, x) for other in others} | found
+    trainers = {other.title: trainer_of(without_c, other, cost, x) for other in others}
+    trainers[trainer.title(optimizer)] = trainer
+    return trainers[quickest(trainers, x, y, optimizer)]
 
 
 def trainer_of(settings: InProcess, gradients: Gradients, cost: int, x: Tensor) -> Trainer:
@@ -118,26 +107,12 @@ def quickest(trainers: dict[str, Trainer], x: Tensor, y: Tensor, optimizer: Opti
 
     first = {name: seconds_a_client(name) for name in trainers}
     hopeful = [name for name, value in first.items() if value <= HOPELESS * min(first.values())]
-    turns: list[dict[str, float]] = []
-    while len(turns) < TURNS and len(hopeful) > 1:
-        hopeful.reverse()  # so that a machine that slows down does not always slow the same one
-        turns.append({name: seconds_a_client(name) for name in hopeful})
-        behind = times_the_best(turns)
-        hopeful = [name for name in hopeful if behind[name] <= BEHIND * min(behind[n] for n in hopeful)]
-    return min(hopeful, key=times_the_best(turns).__getitem__) if turns else hopeful[0]
-
-
-def times_the_best(turns: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Each engine's time as a multiple of the fastest in the same turn: the median over its turns.
-
-    Within a turn, because a shared machine is faster or slower from turn to turn; and the median, because a burst of
-    other work can hit any single run.
-
-    >>> times_the_best([{"loop": 1.0, "vmap": 2.0}, {"loop": 9.0, "vmap": 3.0}, {"loop": 2.0, "vmap": 4.0}])
-    {'loop': 1.0, 'vmap': 2.0}
-    """
-    names = dict.fromkeys(name for turn in turns for name in turn)
-    return {n: median(turn[n] / min(turn.values()) for turn in turns if n in turn) for n in names}
+    if len(hopeful) == 1:
+        return hopeful[0]
+    turns = [{name: seconds_a_client(name) for name in hopeful} for _ in range(TURNS)]
+    # Times the fastest of the same turn, as a shared machine is faster or slower from turn to turn; and the median, as
+    # a burst of other work can hit any single run.
+    return min(hopeful, key=lambda name: median(turn[name] / min(turn.values()) for turn in turns))
 
 
 def trial_job(trainer: Trainer, x: Tensor, y: Tensor, optimizer: Optimizer) -> Job:
@@ -260,8 +235,7 @@ def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tens
     keys_ck = torch.zeros(2, len(network.dropout_keys), dtype=torch.int64, device=flat_cP.device)
     batch = Batch(torch.stack([x, x]), torch.stack([y, y]), None, keys_ck)
     try:
-        with without_kernels():  # a cohort needs other kernels than two clients
-            gradients.gradient(flat_cP, states, batch, torch.empty_like(flat_cP))
+        gradients.gradient(flat_cP, states, batch, torch.empty_like(flat_cP))
     except RuntimeError as error:
         reason = str(error).strip().split("\n")[0][:160]
         warnings.warn(

@@ -1,8 +1,8 @@
 """C functions, compiled once for this machine and kept in the user's cache folder. They are optional.
 
 Without a compiler ($CC, cc, gcc or clang), or if the folder cannot be written, there is no function, and callers do the
-same with torch; `trouble` gives the reason. A library is loaded only if its checksum matches and no other user can
-have written it. A compiler that failed is not called again for an hour. A call releases the interpreter's lock.
+same with torch; `trouble` gives the reason. A library is loaded only if no other user can have written it. A call
+releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -15,21 +15,16 @@ import re
 import shutil
 import stat
 import subprocess
-import time
-from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from turnout.errors import UserError
-from turnout.machine.checksums import is_whole, read_json, seal, write_json
 from turnout.machine.files import cache_dir, replacing
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 COMPILE_SECONDS = 120.0  # a kernel takes a few, more on a busy machine
-TRY_AGAIN = 3600.0  # seconds after which a compiler that failed is called again
 
 pointer, whole, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _trouble: dict[str, str] = {}
@@ -81,11 +76,8 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
     try:
         path = cache_dir() / "kernels" / f"{source.stem}-{hashlib.blake2b(about, digest_size=12).hexdigest()}.so"
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            _refuse_foreign(path)
-            if is_whole(path):
-                return path
-        _compile([program, *flags, str(source), "-lm"], path)
+        if not path.exists():
+            _compile([program, *flags, str(source), "-lm"], path)
         _refuse_foreign(path)
     except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
         raise Unavailable(f"the cache folder cannot be used: {error}") from error
@@ -100,33 +92,19 @@ def _text(source: Path) -> bytes:
 
 
 def _compile(command: list[str], path: Path) -> None:
-    """Compile into a file of the cache in one step, with a checksum; a failure is recorded beside it."""
-    failed = path.with_suffix(".failed")
-    again = f"; it is called again in an hour, or now if you delete {failed}"
-    with suppress(OSError, UserError, KeyError, TypeError, ValueError):
-        before = read_json(failed, "it is made again")
-        if 0 <= time.time() - float(before["at"]) < TRY_AGAIN:
-            raise Unavailable(f"{before['why']}{again}")
+    """Compile into a file of the cache in one step."""
+    run = partial(subprocess.run, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
     try:
         with replacing(path, shared=True) as made:
-            run = partial(subprocess.run, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
             done = run([*command, "-o", str(made)])
             if done.returncode and "-march" in done.stderr:  # Clang on some processors
                 done = run([*(word for word in command if word != "-march=native"), "-o", str(made)])
             if done.returncode:
                 words = done.stderr.strip().splitlines()
                 raise Unavailable(f"{command[0]} failed: {words[0][:200] if words else f'code {done.returncode}'}")
-            seal(made)
             made.chmod(0o755)
-    except subprocess.TimeoutExpired:
-        why = f"{command[0]} did not answer in {COMPILE_SECONDS:.0f} s"
-    except Unavailable as error:
-        why = str(error)
-    else:
-        failed.unlink(missing_ok=True)
-        return
-    write_json(failed, {"why": why, "at": time.time()})
-    raise Unavailable(f"{why}{again}")
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{command[0]} did not answer in {COMPILE_SECONDS:.0f} s") from error
 
 
 def _refuse_foreign(path: Path) -> None:

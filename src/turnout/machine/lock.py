@@ -2,7 +2,8 @@
 
 The lock is `filelock`'s: the system's lock on a file that stays, which the system releases when its process is killed.
 On a file system without locks (some network folders), and on Windows, it is a marker file that only one process can
-create. The record of the holder is the content of the file that stays.
+create, and that `filelock` removes when its process is gone. The record of the holder is the content of the file that
+stays.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,30 +40,23 @@ class Holder:
 
     process    its number
     host       the machine it runs on
-    started    when it started; tells it from a later process with the same number
     since      when it took the lock, in seconds of the epoch
     command    how it was called
     """
 
     process: int
     host: str
-    started: str
     since: float
     command: str
 
     @classmethod
     def this(cls) -> Holder:
         words = [Path(sys.argv[0]).name, *sys.argv[1:]] if sys.argv else []
-        me = os.getpid()
-        return cls(me, socket.gethostname(), _started(me), time.time(), " ".join(words)[:200])
+        return cls(os.getpid(), socket.gethostname(), time.time(), " ".join(words)[:200])
 
     def __str__(self) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
         return f"process {self.process} on {self.host}, since {since} ({self.command})"
-
-    def is_gone(self) -> bool:
-        """Whether the process has ended; False for a process of another machine, which cannot be checked."""
-        return self.host == socket.gethostname() and _started(self.process) != self.started
 
 
 class Busy(UserError):
@@ -97,23 +91,22 @@ def _acquire(path: Path, wait: float) -> BaseFileLock:
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-    soft, holder = SoftFileLock(_marker(path)), _recorded(path)
-    with suppress(FileNotFoundError):
-        written_by = _marker(path).read_text().partition("\n")[0]  # not by a later process, whose record is to come
-        if holder is not None and holder.is_gone() and written_by == str(holder.process):
-            _marker(path).unlink()
+    soft = SoftFileLock(_marker(path))
     try:
-        soft.acquire(wait, poll_interval=PAUSE)
+        soft.acquire(max(wait, 2 * PAUSE), poll_interval=PAUSE)  # a marker that was left behind goes in a first attempt
         return soft
     except Timeout:
         raise Busy(_marker(path), _recorded(path)) from None
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock. Nothing is written, so any folder can be asked."""
+    """Whether a process holds the lock. Any folder can be asked: only a marker that was left behind is removed."""
     if _marker(path).exists():
-        holder = _recorded(path)
-        return holder is None or not holder.is_gone()
+        try:
+            SoftFileLock(_marker(path)).acquire(2 * PAUSE, poll_interval=PAUSE).lock.release()
+        except (OSError, Timeout):
+            return True
+        return False
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -142,13 +135,3 @@ def _recorded(path: Path) -> Holder | None:
         return Holder(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
-
-
-def _started(process: int) -> str:
-    """When a process started, counted from the machine's last start: it tells apart processes of the same number."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        state, *rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        return "gone" if state == "Z" else f"{boot} {rest[18]}"
-    except (OSError, IndexError):
-        return "gone" if Path("/proc/self").exists() else "unknown"

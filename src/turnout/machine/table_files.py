@@ -1,4 +1,4 @@
-"""Tables in files, as columns of text: CSV in every install; Parquet, Feather and ORC where pyarrow is installed.
+"""Tables in files, as columns of text: CSV in every install; Parquet where pyarrow is installed.
 
     table = open_table(Path("log.csv"))            # reads the header only
     for block in table.blocks(["client", "round"]):
@@ -22,15 +22,15 @@ from turnout.machine.optional import optional
 
 BLOCK_ROWS = 100_000
 SEPARATORS = (",", ";", "\t", "|")
-BINARY_FORMATS = {b"PAR1": "parquet", b"ARROW1": "feather", b"ORC": "orc"}  # by the first bytes of the file
+PARQUET = b"PAR1"  # the first bytes of such a file
 
 
 @dataclass(frozen=True)
 class TableBlock:
     """Some rows of a table.
 
-    cells    for each column its cells as text; "" where a binary file has no value
-    line_B   where each row begins in the file: the line of a CSV, the row of a binary file, counted from 1
+    cells    for each column its cells as text; "" where a Parquet file has no value
+    line_B   where each row begins in the file: the line of a CSV, the row of a Parquet file, counted from 1
     """
 
     cells: dict[str, list[str]]
@@ -43,14 +43,12 @@ class TableFile:
 
     path        the file
     header      the names of its columns, in the order of the file
-    separator   the character between the cells of a CSV; None for a binary file
-    format      "csv", or the name of a binary format as pyarrow calls it
+    separator   the character between the cells of a CSV; None for a Parquet file
     """
 
     path: Path
     header: list[str]
     separator: str | None
-    format: str = "csv"
 
     @property
     def counted_in(self) -> str:
@@ -73,7 +71,7 @@ class TableFile:
         it, and left out. A row without content is left out.
         """
         names = self.header if columns is None else columns
-        for block in self._csv_blocks(names, bad_row) if self.separator else self._binary_blocks(names):
+        for block in self._csv_blocks(names, bad_row) if self.separator else self._parquet_blocks(names):
             if strip:
                 stripped = {name: list(map(str.strip, cells)) for name, cells in block.cells.items()}
             yield TableBlock(stripped, block.line_B) if strip else block
@@ -113,9 +111,9 @@ class TableFile:
             if rows:
                 yield block()
 
-    def _binary_blocks(self, columns: Sequence[str]) -> Iterator[TableBlock]:
+    def _parquet_blocks(self, columns: Sequence[str]) -> Iterator[TableBlock]:
         first = 1
-        with _arrow(self.path, self.format) as (arrow, data):
+        with _arrow(self.path) as (arrow, data):
             for name in columns:
                 if arrow.types.is_nested(kind := data.schema.field(name).type):
                     raise UserError(f"{self.path}: column {name!r} has a {kind} in each row, not one value")
@@ -127,7 +125,7 @@ class TableFile:
 
 
 def open_table(path: Path, separator: str | None = None) -> TableFile:
-    """A table file with its header. A file is binary if it begins like one; else it is a CSV with one line of names.
+    """A table file with its header. A file is Parquet if it begins like one; else it is a CSV with one line of names.
 
     `separator` is the character between the cells of a CSV; without it, the most frequent one of the first line among
     comma, semicolon, tab and |. Errors name the file and say what to do.
@@ -141,14 +139,12 @@ def open_table(path: Path, separator: str | None = None) -> TableFile:
     """
     try:
         with path.open("rb") as file:
-            begins = file.read(8)
+            is_parquet = file.read(4) == PARQUET
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    for magic, name in BINARY_FORMATS.items():
-        if begins.startswith(magic):
-            with _arrow(path, name) as (_, data):
-                table = TableFile(path, list(data.schema.names), None, name)
-            break
+    if is_parquet:
+        with _arrow(path) as (_, data):
+            table = TableFile(path, list(data.schema.names), None)
     else:
         with _csv_rows(path, separator) as (reader, chosen):
             table = TableFile(path, [name.strip() for name in next(reader, [])], chosen)
@@ -176,13 +172,10 @@ def _csv_rows(path: Path, separator: str | None) -> Iterator[tuple[Any, str]]:
 
 
 @contextmanager
-def _arrow(path: Path, format: str) -> Iterator[tuple[Any, Any]]:
+def _arrow(path: Path) -> Iterator[tuple[Any, Any]]:
     """Pyarrow, and the file as one of its data sets; a file that it cannot read is a UserError."""
-    what = f"reading {format.capitalize()} files"
-    arrow, dataset = optional("pyarrow", what, "parquet"), optional("pyarrow.dataset", what, "parquet")
+    arrow, dataset = (optional(m, "reading Parquet files", "parquet") for m in ("pyarrow", "pyarrow.dataset"))
     try:
-        yield arrow, dataset.dataset(path, format=format)
+        yield arrow, dataset.dataset(path, format="parquet")
     except (arrow.ArrowException, OSError) as error:
-        raise UserError(
-            f"{path} begins like a {format.capitalize()} file, but cannot be read ({error}): write it again"
-        ) from error
+        raise UserError(f"{path} begins like a Parquet file, but cannot be read ({error}): write it again") from error

@@ -49,14 +49,12 @@ def ordered_map(work: Callable[[Item], Result], items: Sequence[Item], threads: 
         yield from map_in(pool, work, items, pending=threads + 1)
 
 
-def map_in(
-    pool: Executor, work: Callable[[Item], Result], items: Iterable[Item], pending: int | None = None
-) -> Iterator[Result]:
-    """The same in an existing pool; `pending` None submits everything at once."""
+def map_in(pool: Executor, work: Callable[[Item], Result], items: Iterable[Item], pending: int) -> Iterator[Result]:
+    """The same in an existing pool, at most `pending` at a time."""
     waiting: deque[Future[Result]] = deque()
     for item in items:
         waiting.append(pool.submit(work, item))
-        if pending is not None and len(waiting) >= pending:
+        if len(waiting) >= pending:
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()

@@ -1,11 +1,9 @@
 """The papers' models. A model is a small frozen spec; `build(input_shape, classes)` makes an ordinary `nn.Module`.
 
-Read layers.py first; published.py has the papers' networks for pictures as settings of plain.py and convolutional.py.
+Read layers.py first; published.py has the papers' networks for pictures as settings of it.
 """
 
-from turnout.models.convolutional import CNN
-from turnout.models.layers import Model, ModelSpec
-from turnout.models.plain import MLP, Logistic
+from turnout.models.layers import CNN, MLP, Logistic, Model, ModelSpec
 from turnout.models.published import (
     animals_cnn,
     digits_cnn,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from turnout.errors import UserError, nearest
-from turnout.models.convolutional import CNN
-from turnout.models.layers import Places
-from turnout.models.plain import MLP
+from turnout.models.layers import CNN, MLP, Places, check_choice
 
 
 def digits_cnn() -> CNN:
@@ -51,9 +48,9 @@ def mtfl_cifar_cnn(batch_norm: Places | None = None, variant: str = "paper") -> 
     `variant` is "paper" (BatchNorm before each ReLU, after all three layers) or "code", as its authors' code has it
     (after ReLU and pool, none after fc512). `batch_norm` names other layers.
     """
-    norm_at, after_all = _norm_of(variant), "all" if variant == "paper" else (1, 2)
-    places = after_all if batch_norm is None else batch_norm
-    return CNN(channels=(32, 64), kernel=3, hidden=(512,), batch_norm=places, norm_at=norm_at)
+    places: Places = "all" if variant == "paper" else (1, 2)
+    places = places if batch_norm is None else batch_norm
+    return CNN(channels=(32, 64), kernel=3, hidden=(512,), batch_norm=places, norm_at=_norm_of(variant))
 
 
 def mtfl_mnist_mlp(variant: str = "paper") -> MLP:
@@ -66,10 +63,8 @@ def mtfl_mnist_mlp(variant: str = "paper") -> MLP:
 
 def _norm_of(variant: str) -> str:
     """Where paper 004's networks have BatchNorm, in print and in code."""
-    norm_at = {"paper": "before", "code": "after"}
-    if variant not in norm_at:
-        raise UserError(f"variant={variant!r}: {nearest(variant, norm_at)}")
-    return norm_at[variant]
+    check_choice("variant", variant, ("paper", "code"))
+    return "before" if variant == "paper" else "after"
 
 
 def animals_cnn(*channels: int, activation: str = "relu") -> CNN:

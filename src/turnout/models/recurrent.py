@@ -99,10 +99,9 @@ class CharacterLSTM:
         _check_recurrent(self)
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        check_size("classes", classes)
         if len(input_shape) != 1:
             raise _not_text("CharacterLSTM", "characters [positions]", input_shape)
-        layers = _layers(self.embedding, self.hidden, self.layers)
+        layers = _layers(self.embedding, self)
         return TextScores(nn.Embedding(classes, self.embedding), layers, classes, self.last, padded=False)
 
 
@@ -129,18 +128,16 @@ class SentenceLSTM:
         check_size("vocabulary", self.vocabulary)
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        check_size("classes", classes)
         if len(input_shape) not in (1, 2):
             raise _not_text("SentenceLSTM", "words [positions] or [positions, features]", input_shape)
         embedded = len(input_shape) == 2
         inputs = input_shape[1] if embedded else self.embedding
         embedding = nn.Identity() if embedded else nn.Embedding(self.vocabulary, self.embedding)
-        layers = _layers(inputs, self.hidden, self.layers)
-        return TextScores(embedding, layers, classes, last=True, padded=True)
+        return TextScores(embedding, _layers(inputs, self), classes, last=True, padded=True)
 
 
-def _layers(inputs: int, hidden: int, count: int) -> list[LSTMLayer]:
-    return [LSTMLayer(inputs if number == 0 else hidden, hidden) for number in range(count)]
+def _layers(inputs: int, spec: CharacterLSTM | SentenceLSTM) -> list[LSTMLayer]:
+    return [LSTMLayer(inputs if number == 0 else spec.hidden, spec.hidden) for number in range(spec.layers)]
 
 
 def _check_recurrent(spec: CharacterLSTM | SentenceLSTM) -> None:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from turnout.errors import UserError
-from turnout.models.convolutional import check_image
-from turnout.models.layers import Layers, check_choice, check_size, check_sizes, sequential
+from turnout.models.layers import Layers, check_choice, check_image, check_size, check_sizes, sequential
 
 EXPANSION = 4  # a block's output is four times as wide as its 3x3 convolution
 
@@ -67,7 +66,6 @@ class ResNet:
         check_choice("stem", self.stem, ("small", "large"))
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        check_size("classes", classes)
         inputs, _, _ = check_image(input_shape)
         kernel, stride = (3, 1) if self.stem == "small" else (7, 2)
         layers: Layers = [*_conv_norm(0, inputs, self.width, kernel, stride), ("act0", nn.ReLU())]

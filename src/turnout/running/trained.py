@@ -29,7 +29,7 @@ from turnout.running.tracks.first_values import StandIn, fill, kept_values
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.rebuild import rebuild
 from turnout.settings import IN_FOLDER
-from turnout.tasks import Predictor, ScoresOnly, Standardised
+from turnout.tasks import Predictor, Standardised
 from turnout.types import Tensors
 
 NO_CHECKPOINT = "{} has no checkpoint yet: wait until the run has written one"
@@ -143,7 +143,7 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
         try:
             with torch.no_grad():
                 returns_scores = isinstance(module(sample), Tensor)  # then names inside the program are its own
-            program = module if returns_scores else ScoresOnly(module).eval()
+            program = module if returns_scores else Predictor(module).eval()
             return PROGRAMS[path.suffix](program, temporary, sample)
         except UserError:
             raise

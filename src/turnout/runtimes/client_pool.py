@@ -25,8 +25,8 @@ from turnout.clients.state import ClientState, central_model, initial_rows, stat
 from turnout.clients.store import ClientStore
 from turnout.clients.work import Workplace, client_work
 from turnout.data import Federation
+from turnout.engine.backprop import loss_by_hand
 from turnout.engine.job import plain_sgd
-from turnout.engine.losses import loss_by_hand
 from turnout.engine.network import Network
 from turnout.engine.train import order_bytes
 from turnout.engine.trainers import make_trainer

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from turnout.clients.store import ClientStore
-from turnout.engine.losses import cross_entropy, soft_cross_entropy
+from turnout.engine.backprop import cross_entropy, soft_cross_entropy
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.engine.trainers import make_trainer

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from turnout.context import Context
 from turnout.exchange import Departure
-from turnout.machine.profiling import staged
+from turnout.machine.profiling import stage
 from turnout.parts.membership.policy import Outlook
 from turnout.parts.membership.roster import Transition
 from turnout.parts.terms.base import Departures, ObjectiveChange, remembers
@@ -39,7 +39,7 @@ class MembershipChanges:
     bytes_up: int = 0
 
 
-@staged("membership")
+@stage("membership")
 def update_membership(server: Server, t: int, ctx: Context) -> tuple[Server, MembershipChanges]:
     """Apply this round's joins and leaves: the server for this round, and what changed."""
     membership, events = ctx.algorithm.membership, ctx.runtime.events(t)

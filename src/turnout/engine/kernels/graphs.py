@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,30 +22,8 @@ EAGER_RUNS = 2  # before a shape is captured: warms up, and avoids capturing sha
 MOST_GRAPHS = 32  # they share the memory of one step
 
 Step = Callable[..., Tensor]  # (*inputs) -> loss of each client
+Replay = Callable[[Sequence[Tensor]], Tensor]  # the same as a captured graph
 Fused = Callable[[Tensor, Tensors, Batch, Any, float], Tensor]  # (weights, states, batch, gain, keep) -> loss
-
-
-@dataclass
-class CapturedStep:
-    """A captured graph.
-
-    graph    CUDA's own
-    inputs   the tensors it reads, overwritten before each replay
-    loss_c   the loss it writes
-    fixed    the other tensors it uses, held here so that their memory is not freed
-    """
-
-    graph: Any
-    inputs: Sequence[Tensor]
-    loss_c: Tensor
-    fixed: Sequence[Tensor]
-
-    def replay(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Run the step on other inputs; returns the loss of each client."""
-        for own, new in zip(self.inputs, inputs, strict=True):
-            own.copy_(new)
-        self.graph.replay()
-        return self.loss_c.clone()
 
 
 class GraphCache:
@@ -54,7 +31,7 @@ class GraphCache:
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, int] = {}
-        self._graphs: OrderedDict[Hashable, CapturedStep | None] = OrderedDict()
+        self._graphs: OrderedDict[Hashable, Replay | None] = OrderedDict()
         self._held: dict[Hashable, Tensor] = {}
         self._kept: dict[str, Tensor] = {}
         self._pool: Any = None
@@ -70,10 +47,6 @@ class GraphCache:
     def keep(self, name: str, value: Tensor) -> None:
         """Register `value` as a tensor that has the same address in every round already."""
         self._kept[name] = value
-
-    def forget(self) -> None:
-        for kept in (self._seen, self._graphs, self._held, self._kept):
-            kept.clear()
 
     def run(self, step: Step, fixed: Sequence[Tensor], inputs: Sequence[Tensor], also: Hashable = ()) -> Tensor:
         """One step, which reads and changes `fixed`; returns the loss of each client.
@@ -95,9 +68,9 @@ class GraphCache:
                 self._graphs.popitem(last=False)
         self._graphs.move_to_end(key)
         captured = self._graphs[key]
-        return step(*inputs) if captured is None else captured.replay(inputs)
+        return step(*inputs) if captured is None else captured(inputs)
 
-    def _capture(self, step: Step, fixed: Sequence[Tensor], inputs: Sequence[Tensor]) -> CapturedStep | None:
+    def _capture(self, step: Step, fixed: Sequence[Tensor], inputs: Sequence[Tensor]) -> Replay | None:
         """The step as a graph; None if it cannot be captured."""
         own = [value.clone() for value in inputs]
         graph = torch.cuda.CUDAGraph()
@@ -109,7 +82,15 @@ class GraphCache:
         except RuntimeError:  # something in it waits for the GPU, or reads a value from it
             torch.cuda.synchronize(own[0].device)
             return None
-        return CapturedStep(graph, own, loss_c, list(fixed))
+
+        def replay(inputs: Sequence[Tensor], fixed: Sequence[Tensor] = tuple(fixed)) -> Tensor:
+            """Run the step on other inputs. `fixed`: held here so that their memory is not freed."""
+            for mine, new in zip(own, inputs, strict=True):
+                mine.copy_(new)
+            graph.replay()
+            return loss_c.clone()
+
+        return replay
 
 
 def storage(value: Tensor) -> int:

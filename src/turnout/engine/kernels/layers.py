@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.engine.gradient_sinks import GradientSink, SpringSink, SquaredGradientSink
 from turnout.engine.kernels import convolution, dense, few_channels, pixels, small_layers
-from turnout.engine.layers import Convolution, DenseLayer, Drop, Layer, MaxPool
+from turnout.engine.layers import Convolution, DenseLayer, Drop, GradientSink, Layer, MaxPool, SquaredGradientSink
 from turnout.machine import triton_tools
 from turnout.types import Tensors
 
@@ -84,7 +83,7 @@ class StreamedDense(DenseLayer):
                 sink.summed(self.bias, d)
             return lower
         spring = None
-        if isinstance(sink, SpringSink) and self.weight in sink.kept:
+        if self.weight in sink.kept:
             spring = sink.kept[self.weight], sink.shift[self.weight], sink.own.get(self.weight)
         dx = dense.backward(d, saved, W, target, sink.keep, sink.scale, not first, spring)
         if self.bias is not None:

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from turnout.engine.backprop import Stack
+from turnout.engine.backprop import Stack, cross_entropy
 from turnout.engine.batches import Batches
 from turnout.engine.dropout import hashed
 from turnout.engine.job import plain_sgd
 from turnout.engine.layers import BatchNorm, Convolution, DenseLayer, Drop, Flatten, MaxPool, ReLU
-from turnout.engine.losses import cross_entropy
 from turnout.layout import Layout
 from turnout.machine.compiler import at, function, pointer, real, whole
 from turnout.parts.optimizers import SGD, Adam, Optimizer
@@ -37,7 +36,7 @@ ARGUMENTS = (
     *(pointer, whole, pointer),  # samples
     *(pointer, whole, whole, pointer, whole),  # batches
     *(pointer, whole),  # first weights
-    *(whole, real, real, real, real, real, pointer, pointer),  # `StepRule`
+    *(whole, real, real, real, real, real, pointer, pointer),  # the rule of a step
     *(pointer, pointer, pointer, whole, pointer, whole, pointer, whole),  # `StepTensors`
     *(pointer, whole, whole, pointer, pointer, whole),  # weights, losses, whether they are finite; threads
 )
@@ -123,51 +122,6 @@ def _bits(number: float) -> int:
     return int.from_bytes(struct.pack("<d", number), "little", signed=True)
 
 
-@dataclass(frozen=True)
-class StepRule:
-    """How a step changes a weight W with gradient g: W <- keep W - lr g, or with springs W <- K W + F - lr g; or SGD
-    with momentum, or Adam.
-
-    optimizer   SGD or Adam
-    lr          learning rate
-    keep        1 - lr * weight decay
-    springs     K and F, a number for each parameter
-    """
-
-    optimizer: Optimizer
-    lr: float
-    keep: float = 1.0
-    springs: tuple[Tensor, Tensor] | None = None
-
-    @classmethod
-    def of(
-        cls, optimizer: Optimizer, lr: float, springs: Sequence[tuple[Tensor, Tensor]], start: Tensor
-    ) -> StepRule | None:
-        """From the terms' springs (k, f) on the shared columns: each adds k w - f to the gradient.
-
-        None for steps that C does not support: other optimizers, and springs with anything but plain SGD.
-        """
-        if not in_c(optimizer) or (springs and not plain_sgd(optimizer)):
-            return None
-        keep = 1 - lr * optimizer.weight_decay if isinstance(optimizer, SGD) else 0.0
-        if not springs:
-            return cls(optimizer, lr, keep)
-        K, F = start.new_full(start.shape[-1:], keep), start.new_zeros(start.shape[-1:])
-        for k_P, f_P in springs:
-            K[: len(k_P)] -= lr * k_P
-            F[: len(f_P)] += lr * f_P
-        return cls(optimizer, lr, keep, (K, F))
-
-    def numbers(self) -> tuple[int, float, float, float, float, float]:
-        """Kind, gain, keep, decay, beta1 and beta2, as C takes them."""
-        if isinstance(self.optimizer, Adam):
-            return ADAM, 1.0, 0.0, 0.0, self.optimizer.beta1, self.optimizer.beta2
-        assert isinstance(self.optimizer, SGD)
-        if not self.optimizer.momentum:
-            return PLAIN, self.lr, self.keep, 0.0, 0.0, 0.0
-        return MOMENTUM, self.lr, self.optimizer.momentum, self.lr * self.optimizer.weight_decay, 0.0, 0.0
-
-
 def in_c(optimizer: Optimizer) -> bool:
     return type(optimizer) in (SGD, Adam)
 
@@ -203,13 +157,11 @@ def kept_in_c(slots: Tensors, lr: float) -> Iterator[None]:
 class NativeSteps:
     """A model's local steps in C.
 
-    layout   the model's parameters
     shape    of a sample
     layers   [layers, fields of a NativeLayer]
     norms    names of its BatchNorm layers
     """
 
-    layout: Layout
     shape: tuple[int, ...]
     layers: Tensor
     norms: tuple[str, ...] = ()
@@ -224,7 +176,7 @@ class NativeSteps:
         if layers is None or train_function(x.dtype) is None:
             return None
         norms = tuple(layer.name for layer in stack.layers if isinstance(layer, BatchNorm))
-        return cls(layout, tuple(x.shape[1:]), torch.tensor(layers), norms)
+        return cls(tuple(x.shape[1:]), torch.tensor(layers), norms)
 
     def takes(self, samples: Samples, start: Tensor) -> bool:
         """Whether samples and first weights have the types and memory layout that C expects."""
@@ -235,11 +187,53 @@ class NativeSteps:
 
 @dataclass(frozen=True)
 class NativeJob:
-    """A model's local steps in C by one rule; each client is trained by the next free one of `threads`."""
+    """A model's local steps in C by one rule; each client is trained by the next free one of `threads`.
+
+    A step changes a weight W with gradient g: W <- keep W - lr g, with keep = 1 - lr * weight decay, or with springs
+    W <- K W + F - lr g; or SGD with momentum, or Adam.
+
+    steps       the model
+    optimizer   SGD or Adam
+    lr          learning rate
+    springs     K and F, a number for each parameter
+    threads     how many
+    """
 
     steps: NativeSteps
-    rule: StepRule
+    optimizer: SGD | Adam
+    lr: float
+    springs: tuple[Tensor | None, Tensor | None] = (None, None)
     threads: int = 1
+
+    @classmethod
+    def of(
+        cls, steps: NativeSteps, optimizer: Optimizer, lr: float, springs: Sequence[tuple[Tensor, Tensor] | None],
+        start: Tensor, threads: int,
+    ) -> NativeJob | None:  # fmt: skip
+        """From the terms' springs (k, f) on the shared columns: each adds k w - f to the gradient.
+
+        None for steps that C does not support: other optimizers, other terms, and springs with anything but plain SGD.
+        """
+        known = [spring for spring in springs if spring is not None]
+        if not in_c(optimizer) or len(known) < len(springs) or (springs and not plain_sgd(optimizer)):
+            return None
+        assert isinstance(optimizer, SGD | Adam)
+        if not springs or isinstance(optimizer, Adam):
+            return cls(steps, optimizer, lr, threads=threads)
+        K, F = start.new_full(start.shape[-1:], 1 - lr * optimizer.weight_decay), start.new_zeros(start.shape[-1:])
+        for k_P, f_P in known:
+            K[: len(k_P)] -= lr * k_P
+            F[: len(f_P)] += lr * f_P
+        return cls(steps, optimizer, lr, (K, F), threads)
+
+    def _rule(self) -> tuple[int, float, float, float, float, float]:
+        """Kind, gain, keep, decay, beta1 and beta2, as C takes them."""
+        if isinstance(self.optimizer, Adam):
+            return ADAM, 1.0, 0.0, 0.0, self.optimizer.beta1, self.optimizer.beta2
+        decay = self.lr * self.optimizer.weight_decay
+        if not self.optimizer.momentum:
+            return PLAIN, self.lr, 1 - decay, 0.0, 0.0, 0.0
+        return MOMENTUM, self.lr, self.optimizer.momentum, decay, 0.0, 0.0
 
     def train(
         self, samples: Samples, batches: Batches, steps_c: Tensor, start_cP: Tensor, beside: StepTensors,
@@ -248,14 +242,14 @@ class NativeJob:
         """Train some clients. Writes their weights to `out_cP`, but in its first `shared` columns the update (trained -
         start); returns whether these columns are finite. Adds the losses of each client's steps to `loss_c`.
         """
-        model, rule, run = self.steps, self.rule, train_function(start_cP.dtype)
+        model, optimizer, run = self.steps, self.optimizer, train_function(start_cP.dtype)
         assert run is not None
         rows_cJB, steps_c = batches.row_cJB.contiguous(), steps_c.contiguous()
         keys_cJk = None if beside.keys_cJk is None else beside.keys_cJk.contiguous()
         factors = None  # Adam's two for every client and step [c, J, 2]
-        if isinstance(rule.optimizer, Adam):
+        if isinstance(optimizer, Adam):
             count_cJ = beside.count_c[:, None] + torch.arange(1, rows_cJB.shape[1] + 1)
-            factors = torch.stack(rule.optimizer.factors(count_cJ.flatten(), rule.lr), 1).to(torch.float64).contiguous()
+            factors = torch.stack(optimizer.factors(count_cJ.flatten(), self.lr), 1).to(torch.float64).contiguous()
         moments = [*beside.slots.values(), None, None][:2]
         stride = 0 if moments[0] is None else moments[0].stride(0)
         running = [beside.states[f"{norm}.running_{s}"] for norm in model.norms for s in ("mean", "var")]
@@ -266,7 +260,7 @@ class NativeJob:
             *(at(samples.x), prod(model.shape), at(samples.y)),
             *(at(rows_cJB), rows_cJB.shape[1], rows_cJB.shape[2], at(steps_c), len(steps_c)),
             *(at(start_cP), 0 if len(start_cP) == 1 else start_cP.stride(0)),
-            *(*rule.numbers(), *map(at, rule.springs or (None, None))),
+            *(*self._rule(), *map(at, self.springs)),
             *(at(factors), *map(at, moments), stride, at(keys_cJk), 0 if keys_cJk is None else keys_cJk.shape[2]),
             *(at(statistics_cS), 0 if statistics_cS is None else statistics_cS.stride(0)),
             *(at(out_cP), out_cP.stride(0), shared, at(loss_c), at(finite_c), self.threads),

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.machine.profiling import staged
+from turnout.machine.profiling import stage
 from turnout.parts.updates import Aggregate, Applied
 from turnout.types import Extra, Tensors, wire_bytes
 
@@ -263,7 +263,7 @@ def shift_model(terms: Iterable[Term], held: dict[str, Tensors], aggregate: Aggr
     return change_P
 
 
-@staged("terms")
+@stage("terms")
 def update_terms(
     terms: Sequence[Term], held: dict[str, Tensors], applied: Applied
 ) -> tuple[dict[str, Tensors], dict[str, Tensors], Extra]:

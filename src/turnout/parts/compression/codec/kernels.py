@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from turnout.layout import Slot
-from turnout.machine.triton_tools import blank, installed, jit, pieces, power_of_two, takes, tl
+from turnout.machine.triton_tools import installed, jit, pieces, power_of_two, takes, tl
 from turnout.parts.compression.codec.messages import Coded, Piece
 
 TILE = 2048  # columns of a tile: on an H200 the least of 2048 and 4096 with 4, 8 and 16 warps, and 8192 with 16
@@ -381,7 +381,7 @@ def quantise(
 ) -> Tensor:
     """Write whole multiples of the steps into `whole_CP` and leave the rest in `x_CP`; returns the decoded values."""
     (rows, width), (column_P, row_C1) = x_CP.shape, dither
-    sent_CP = blank(x_CP, rows, width)
+    sent_CP = x_CP.new_empty(rows, width)
     slot_P = _slot_of(tuple(slot.size for slot in slots), x_CP.device)
     _quantise[pieces(width, NUMBERS), rows](
         x_CP, column_P, row_C1, step_CS, slot_P, whole_CP, sent_CP, width, x_CP.stride(0), whole_CP.stride(0),
