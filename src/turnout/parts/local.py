@@ -6,6 +6,7 @@ Shape letters: c clients of a chunk, P parameters.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -41,15 +42,16 @@ class Local:
             raise UserError("local work is asked for both in epochs and in steps: give algorithm.local one of the two")
         check_settings(self, epochs="[1, inf)", steps="[1, inf)", batch_size="[1, inf)")
 
-    @property
+    @cached_property
     def full_work(self) -> int:
         """E: the units of work asked for (one epoch by default)."""
         if self.steps is not None:
             return self.steps
         return 1 if self.epochs is None else self.epochs
 
-    def full_steps(self, per_epoch_C: Tensor) -> Tensor:
-        """Complete work of each client in mini-batches."""
+    def full_steps(self, examples_C: Tensor, drop_single: bool) -> Tensor:
+        """Complete work of clients with these numbers of samples, in mini-batches."""
+        per_epoch_C = steps_per_epoch(examples_C, self.batch_size, drop_single)
         if self.steps is not None:
             return torch.where(per_epoch_C > 0, self.steps, 0)
         return per_epoch_C * self.full_work
@@ -73,16 +75,11 @@ def turn_out(
 
     A fraction is rounded down to whole mini-batches; less than one is an absence.
     """
-    full_C = full_steps(examples_C, local, drop_single)
+    full_C = local.full_steps(examples_C, drop_single)
     if bool((fraction_C == 1).all()):
         return turnout_of(client_C, full_C, full_C, local), full_C
     steps_C = (fraction_C * full_C + 1e-6).floor().long().clamp(max=full_C)
     return turnout_of(client_C, steps_C, full_C, local), steps_C
-
-
-def full_steps(examples_C: Tensor, local: Local, drop_single: bool) -> Tensor:
-    """Complete work of clients with these numbers of samples, in mini-batches."""
-    return local.full_steps(steps_per_epoch(examples_C, local.batch_size, drop_single))
 
 
 def turnout_of(client_C: Tensor, steps_C: Tensor, full_C: Tensor, local: Local) -> Turnout:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import check_settings
+from turnout.machine.profiling import staged
 from turnout.machine.threads import ordered_map
 from turnout.parts.substitution.base import NoSubstitution, Substitutes, Updates, lend_share, spread
 from turnout.parts.substitution.projection import sketch
@@ -116,6 +117,7 @@ class Friends(NoSubstitution):
     def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
         return {HINT: sketch(update_RP, self.client_sketch, seed, t)} if self.client_sketch else {}
 
+    @staged("similarity")
     def observe(self, state: State, updates: Updates) -> State:
         """Compare all pairs of replies, or only pairs of candidates."""
         dtype = updates.hints.get(HINT, updates.update_RP).dtype
@@ -171,6 +173,7 @@ class Friends(NoSubstitution):
 
         return sum(ordered_map(learn, blocks, threads=1 if x_RD.is_cuda else None))
 
+    @staged("substitution")
     def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
         pairs, missing_C, turnout = Pairs.from_state(state["pairs"]), ~counts_C, updates.turnout
         position_M, position_R = missing_C.nonzero().squeeze(1), counts_C.nonzero().squeeze(1)
