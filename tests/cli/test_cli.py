@@ -187,7 +187,7 @@ def test_the_folders_own_runs_go_on_with_more_rounds(capsys: Capture) -> None:
         ("run small.toml --json nowhere/x.json", "there is no folder nowhere"),
         ("run small.toml --json .", "--json .: is a folder"),
         ("run small.toml -q --out small.toml/x", "cannot be written into"),
-        ("run small.toml --set runtime.threads=100000", "runtime.threads must be 1 to 1024"),
+        ("run small.toml --set runtime.threads=100000", "threads must be at least 1 and at most 1024"),
         ("run small.toml -q --set stop.target=nan", "stop.target is not a number"),
         ("export . --model .", "--model .: is a folder"),
         ("run small.toml -q --out small.toml", "small.toml is a file, and a run needs a folder"),

@@ -484,7 +484,7 @@ def test_noisy_clients_are_known():
             "nothing is",
         ),
         ({"algorithm.newcomers": "average"}, "share_personal"),
-        ({"algorithm.newcomers": "averaged"}, "'initial', 'average' or 'calibrated'"),
+        ({"algorithm.newcomers": "averaged"}, "did you mean 'average'"),
         ({"algorithm.newcomers": "calibrated", "algorithm.personal": to.personal.Named("output.*")}, "BatchNorm"),
         ({"algorithm.newcomers": "calibrated", "algorithm.personal": None}, "personal BatchNorm statistics"),
     ],

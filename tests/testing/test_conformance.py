@@ -30,7 +30,6 @@ DEVICES = "client,tier,gflops,down_mbps,up_mbps,latency\n" + "".join(f"{c},t{c %
 FILES = {"log.csv": LOG, "events.csv": EVENTS, "devices.csv": DEVICES}
 EXAMPLES: list[Any] = [
     to.substitution.Stale("weights"),
-    to.substitution.Friends("distance"),
     to.substitution.Friends(client_sketch=3),
     participation.Traces(first=8),
     participation.Homogeneous("T50"),
@@ -63,7 +62,6 @@ EXAMPLES: list[Any] = [
     to.compression.TopK(0.2),
     to.compression.TopK(0.2, feedback=False),
     to.compression.Quantise("nearest", feedback=True),
-    to.compression.LiteralTernary(0.2),
     to.SGD(momentum=0.9, weight_decay=0.1),
     to.Adam(moments="local", count="none"),
     to.server.ServerSGD(0.5),

@@ -112,7 +112,7 @@ class ClientPool:
             states={name: download.states[name] for name in layout.shared_states} | state.states,
             own_states=frozenset(state.states),
             lr=download.lr,
-            batch_size=local.batch_of(samples.count_C, download.t),
+            batch_size=local.batch_size,
             drop_single=self.drop_single,
             seed=self.seed,
             t=download.t,

@@ -110,13 +110,12 @@ class Timing:
         """
         t, timing, closing = download.t, download.timing(), self.algorithm.closing
         draw = self.devices.draw(client_C, t, self.seed)
-        passes = Passes.of(examples_C, self.algorithm.local.batch_of(examples_C, t), self.drop_single)
+        passes = Passes.of(examples_C, self.algorithm.local.batch_size, self.drop_single)
         down_C = (download.owed(client_C, held.message.tensors) + held.report["bytes_down"]).double()
         planned = self.planned_bytes(t)
         up_C = torch.full_like(down_C, planned)
         pace = Pace.of(draw, down_C, up_C, self.flops, passes)
-        full_C = self.algorithm.local.full_steps(examples_C, self.drop_single, t)
-        complete_C = pace.download_C + pace.train_C(full_C) + pace.upload_C
+        full_C = self.algorithm.local.full_steps(examples_C, self.drop_single)
         never_C = torch.zeros_like(steps_C, dtype=torch.bool)
         if closing.partial:
             fit_C = torch.minimum(steps_C, pace.steps_by(torch.full_like(up_C, timing.limit)))
@@ -139,7 +138,6 @@ class Timing:
             train_C=known(train_C),
             # A client that never replies uploads nothing: its upload is endless, until the round is closed.
             upload_C=known(torch.where(never_C & late_C, torch.inf, pace.upload_C)),
-            full_C=known(complete_C),
             bytes_down_C=known(down_C),
             late_C=late_C,
             up_C=draw.up_C,

@@ -61,7 +61,7 @@ def _about_work(experiment: Experiment, algorithm: Algorithm, federation: Pooled
     tried, counts, there, lost = min(experiment.rounds, ROUNDS_TRIED), False, 0, 0
     for t in range(tried):
         done_N = finished(experiment.world.participation, client_N, t, local.full_work, seed, groups)
-        turnout, _ = turn_out(client_N, done_N, examples_N, local, drop_single, t)
+        turnout, _ = turn_out(client_N, done_N, examples_N, local, drop_single)
         counts = counts or bool(algorithm.weighting.counts(turnout).any())
         there_N = (done_N > 0) & (examples_N > 0)
         there, lost = there + int(there_N.sum()), lost + int((there_N & (turnout.work_C == 0)).sum())

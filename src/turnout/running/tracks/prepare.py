@@ -39,7 +39,7 @@ from turnout.running.tracks.track import Track, TrackModule, fingerprint
 from turnout.running.tracks.weights import Weights
 from turnout.runtimes.parted import open_runtime
 from turnout.runtimes.setup import Model, Setup
-from turnout.server.state import Server, ServerTime
+from turnout.server.state import Server
 from turnout.tasks import check_model
 from turnout.types import storable
 from turnout.world.members import Members
@@ -158,7 +158,6 @@ def first_server(algorithm: Algorithm, model: Model, place: Place, members: Memb
         step=place.put_tree(storable(algorithm.server.begin(layout.shared), "algorithm.server")),
         selection=storable(algorithm.selection.begin(), "algorithm.selection"),
         roster=algorithm.membership.begin(),
-        time=ServerTime(closing=storable(algorithm.closing.begin(), "algorithm.closing")),
     )
 
 
