@@ -13,7 +13,7 @@ from typing import Any, Protocol, get_type_hints
 
 from turnout.data import Synthetic
 from turnout.data.federation import DataSpec as DataSpec
-from turnout.errors import UserError, check_part, check_settings
+from turnout.errors import UserError, check_part, check_settings, unknown_setting
 from turnout.layout import Predicate
 from turnout.models import Logistic, Model
 from turnout.parts.aggregation import Aggregation, WeightedSum
