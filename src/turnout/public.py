@@ -170,7 +170,8 @@ def unknown_name(name: str) -> AttributeError:
 
 
 def _fill_namespaces() -> None:
-    """Add kinds that are not listed above to their namespaces; those of satellites are imported when used. Classes suggest settings."""
+    """Add kinds that are not listed above to their namespaces (those of satellites are imported when used), and
+    suggestions for misspelt settings."""
     here = sys.modules[__name__]
     for name in dict.fromkeys(role.public for role in ROLES if role.public):
         found, roles_here = getattr(here, name), [role for role in ROLES if role.public == name]

@@ -195,6 +195,7 @@ def test_an_optimizer_that_mixes_clients_is_caught():
     ("make", "words"),
     [
         (lambda: to.Adam(lr=0), "above 0"),
+        (lambda: to.Adam(lr="0.1"), "Adam.lr must be above 0, not '0.1'"),
         (lambda: to.Adam(beta1=1.0), "beta1 must be"),
         (lambda: to.Adam(moments="federate"), "federated"),
         (lambda: to.Adam(count="carried"), "carry"),

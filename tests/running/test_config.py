@@ -207,7 +207,7 @@ def test_a_setting_inside_a_list() -> None:
         ("=3", "write it as path=value"),
         ("algorithm.local=3", "algorithm.local must be a table of settings, not 3"),
         ("algorithm.local.optimizer.lr=fast", "algorithm.local.optimizer.lr must be a number, not 'fast'"),
-        ("algorithm.local.optimizer.lr=-1", "^algorithm.local.optimizer.lr must be above 0, not -1"),
+        ("algorithm.local.optimizer.lr=-1", "^algorithm.local.optimizer.lr must be above 0"),
         ("algorithm.local={epochs=2, steps=7}", "^algorithm.local: local work is asked for both"),
         ("algorithm.terms.0.mu=1", "give the number of one of the 0 entries"),
         ("algorithm.personal.pattern=x", "algorithm.personal needs a kind"),
