@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from turnout.layout import Slot
-from turnout.machine.triton_tools import installed, jit, pieces, tl
+from turnout.machine.triton_tools import blank, installed, jit, pieces, tl
 
 BLOCK = 1024  # numbers per program
 WARPS = 4
@@ -57,7 +57,7 @@ def quantise(
 ) -> Tensor:
     """Write whole multiples of the steps into `whole_CP` and leave the rest in `x_CP`; returns the decoded values."""
     (rows, width), (column_P, row_C1) = x_CP.shape, dither
-    sent_CP = x_CP.new_empty(rows, width)
+    sent_CP = blank(x_CP, rows, width)
     slot_P = _slot_of(tuple(slot.size for slot in slots), x_CP.device)
     _quantise[pieces(width, BLOCK), rows](
         x_CP, column_P, row_C1, step_CS, slot_P, whole_CP, sent_CP, width, x_CP.stride(0), whole_CP.stride(0),
