@@ -116,7 +116,9 @@ def _refuse_foreign(path: Path) -> None:
     for place in (path, path.parent):
         about = place.stat()
         if about.st_uid not in (os.geteuid(), 0) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise Unavailable(f"{place} belongs to another user or can be written by others, so it is not loaded: delete it")
+            raise Unavailable(
+                f"{place} belongs to another user or can be written by others, so it is not loaded: delete it"
+            )
 
 
 def _processor() -> str:
