@@ -31,13 +31,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from turnout_side import NextInLine, held_by_clients
 
 import turnout as to
-from turnout.context import Context
 from turnout.engine.batches import address_batches
-from turnout.engine.kernels.native import NativeJob, StepTensors
+from turnout.engine.kernels.native import NativeJob
 from turnout.machine.profiling import Stopwatch
 from turnout.machine.threads import cores
 from turnout.round import run_round
 from turnout.running.tracks.prepare import prepare
+from turnout.server.state import Context
 
 PRODUCTS = {
     "b, 784 to 200, forward": (10, 784, 200),
@@ -93,10 +93,10 @@ def local_steps(case: Case, threads: int) -> tuple[Callable[[], object], Callabl
     batches = address_batches(samples, client_C, steps_C, case.batch, False, 0, 0)
     start_cP = clients.model.flat_P[None]
     out_CP, loss_C = torch.empty(case.cohort, start_cP.shape[1]), torch.zeros(case.cohort)
-    beside, width = StepTensors({}, torch.zeros_like(steps_C), None), start_cP.shape[1]
+    beside, width = ({}, torch.zeros_like(steps_C), None, {}), start_cP.shape[1]
     job = NativeJob(clients.trainer.native, to.SGD(lr=case.lr), case.lr, threads=threads)
     return (
-        lambda: job.train(samples, batches, steps_C, start_cP, beside, out_CP, loss_C, width),
+        lambda: job.train(samples, batches, steps_C, start_cP, out_CP, loss_C, *beside, width),
         lambda: address_batches(samples, client_C, steps_C, case.batch, False, 0, 0),
     )
 

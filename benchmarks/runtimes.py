@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import turnout as to
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes.crew import KEPT
-from turnout.runtimes.parted import PartedRuntime
+from turnout.runtimes.parted import PartedPool
 from turnout.settings import RuntimeSpec
 
 WARM = 3
@@ -62,7 +62,7 @@ def timed(given: to.Experiment, runtime: RuntimeSpec, rounds: int) -> Timed:
         start = time.perf_counter()
         found = inner(*arguments, **more)
         seconds.append(time.perf_counter() - start)
-        beyond.append(track.runtime.beyond if isinstance(track.runtime, PartedRuntime) else 0.0)
+        beyond.append(track.runtime.clients.beyond if isinstance(track.runtime.clients, PartedPool) else 0.0)
         return found
 
     track.runtime.work = work

@@ -14,11 +14,11 @@ from side import Clock, Options, State, read_options, report_check, report_times
 from torch import Tensor
 
 import turnout as to
-from turnout.context import Context
 from turnout.engine.batches import address_batches
 from turnout.parts.selection import Selection
 from turnout.round import run_round
 from turnout.running.tracks.prepare import prepare
+from turnout.server.state import Context
 from turnout.world.members import Members
 
 

@@ -156,10 +156,10 @@ def traced(algorithm: Any = None) -> Trace:
     import torch
 
     import turnout as to
-    from turnout.context import Context
     from turnout.round import run_round
     from turnout.round_record import record_of
     from turnout.running.tracks.prepare import prepare
+    from turnout.server.state import Context
 
     torch.set_num_threads(1)
     data = to.data.Synthetic(clients=10)

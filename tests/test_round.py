@@ -15,7 +15,7 @@ from turnout.errors import UserError
 from turnout.parts.aggregation import Combined
 from turnout.parts.selection import Selection
 from turnout.running.records.same import same
-from turnout.server.collecting import finite_replies
+from turnout.server.late import finite_replies
 from turnout.types import Message, Replies, Turnout
 from worlds import Control, Given, blobs, folder_run, local_updates, play, ready, stopped_and_resumed, walk, world
 

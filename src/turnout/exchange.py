@@ -68,6 +68,8 @@ class Outbox:
 
     def after(self, t: int, client_R: Tensor, message: dict[str, Tensors]) -> Outbox:
         """The outbox after round t: clients whose replies were used have the earlier message, and get this one."""
+        if not message and not self.messages:
+            return self
         rest = self.without(client_R)
         if not message:
             return rest
@@ -99,7 +101,6 @@ class RoundTiming:
     arrival_F  when each arrives, in seconds since the run began
     seats      asynchronous: number of clients that may start working
     drawn      asynchronous: clients that are asked before the others; None: all in one order
-    owed       bytes that bring clients up to date, given what they hold: model and states, without terms
     """
 
     now: float = 0.0
@@ -108,7 +109,6 @@ class RoundTiming:
     arrival_F: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
     seats: int = 0
     drawn: Tensor | None = None
-    owed: Callable[[Tensor, Tensors], Tensor] = lambda client_I, held: torch.zeros(len(client_I))
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,7 @@ class Download:
     start_CP  what each starts from, where that is not the shared parameters
     outbox    messages from terms to some of them
     missed    encoded changes for a client that holds the model of a round; None: it needs all of it
+    owed      bytes that bring clients up to date, given what they hold: model and states, without terms
     timing    time on the server
     """
 
@@ -136,7 +137,8 @@ class Download:
     start_CP: Tensor | None = None
     outbox: Outbox = field(default_factory=Outbox)
     missed: Callable[[int], Messages | None] = lambda since: None
-    timing: RoundTiming = field(default_factory=RoundTiming)
+    owed: Callable[[Tensor, Tensors], Tensor] = lambda client_I, held: torch.zeros(len(client_I))
+    timing: Callable[[], RoundTiming] = RoundTiming
 
     def start(self, client_R: Tensor) -> Tensor:
         """What some of the clients start from, in any order: [P], or a row each."""

@@ -39,7 +39,7 @@ class Layout:
     shared_states: tuple[str, ...]
     personal_states: tuple[str, ...]
 
-    @property
+    @cached_property
     def width(self) -> int:
         return self.slots[-1].start + self.slots[-1].size if self.slots else 0
 

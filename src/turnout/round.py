@@ -14,53 +14,55 @@ Shape letters: C clients of the cohort (sorted by id), R replies, P shared param
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
 
-from turnout.context import Context
 from turnout.exchange import Download
 from turnout.machine import activity
 from turnout.machine.profiling import stage
-from turnout.parts.aggregation import combined_of, weighted_mean
+from turnout.parts.aggregation import Combined, weighted_mean
 from turnout.parts.compression.base import Sending
 from turnout.parts.membership.roster import Roster
 from turnout.parts.substitution.base import Substitutes
 from turnout.parts.terms.base import shift_model, update_terms
-from turnout.parts.updates import Aggregate, Applied, Updates
-from turnout.server.cohort import Cohort, select_cohort
-from turnout.server.collecting import AGE, Received, collect
-from turnout.server.downloads import make_download
-from turnout.server.in_flight import updates_of
-from turnout.server.membership import MembershipChanges, update_membership
-from turnout.server.state import Server
-from turnout.types import Extra, Replies, State, Turnout
+from turnout.parts.updates import Applied, Updates
+from turnout.server.asking import Cohort, make_download, select_cohort
+from turnout.server.collecting import Received, collect
+from turnout.server.late import AGE
+from turnout.server.membership import NO_CHANGES, MembershipChanges, update_membership
+from turnout.server.state import DECODED, Context, Server
+from turnout.types import Extra, Replies, State, Tensors
 
 
 @dataclass(frozen=True)
 class Total:
     """The replies of a round as one update.
 
-    aggregate     the updates that were used, their weights and their sum
-    weight_C      coefficient of each client of the cohort, 0 where its update was not used
-    substitutes   shares that the substitution gave to other clients
+    updates       those that were used
+    weight_R      coefficient of each
+    sum_P         their weighted sum
     update_P      what the server step is given: the sum, and old updates that stand in
+    weight_C      coefficient of each client of the cohort, 0 where its update was not used
+    substitutes   shares that the substitution gave to other clients; None: none
     substitution  state of the substitution after the round
     extra         numbers for the round's record
     """
 
-    aggregate: Aggregate
-    weight_C: Tensor
-    substitutes: Substitutes
+    updates: Updates
+    weight_R: Tensor
+    sum_P: Tensor
     update_P: Tensor
+    weight_C: Tensor
+    substitutes: Substitutes | None
     substitution: State
     extra: Extra = field(default_factory=dict)
 
     @property
     def counts_C(self) -> Tensor:
         """Which clients of the cohort had their updates used."""
-        return torch.zeros(len(self.weight_C), dtype=torch.bool).index_fill(0, self.aggregate.position_R, True)
+        return torch.zeros(len(self.weight_C), dtype=torch.bool).index_fill(0, self.updates.position_R, True)
 
 
 @dataclass(frozen=True)
@@ -93,30 +95,28 @@ class Round:
 
 def run_round(server: Server, t: int, ctx: Context) -> Round:
     """Run one round. A round without usable replies changes nothing but what rules about absences remember."""
-    start, changes = update_membership(server, t, ctx)
+    start, changes, events = server, NO_CHANGES, ctx.runtime.events(t)
+    if events or ctx.algorithm.membership.drop is not None:
+        start, changes = update_membership(server, events, t, ctx)
     cohort = select_cohort(start, t, ctx)
     if not len(cohort.asked) and not len(start.time.in_flight.client_L):
         return Round(t, server, start, start, changes, cohort)
 
     download = make_download(start, cohort, t, ctx)
-    received = collect(start, cohort, download, ask(cohort, download, ctx), ctx)
+    activity.asked(t, cohort.asked.tolist)
+    with stage("client work"):
+        answer = ctx.runtime.ask(cohort.asked, download)
+    received = collect(start, cohort, download, answer, ctx)
     if received.is_cut:
         ctx.runtime.commit(t, received.waiting[:0])
         return Round(t, server, start, server, changes, cohort, download, received)
-    total = aggregate(received, download, ctx)
-    if total is None:
-        after, extra, used_R = remember_absences(received, t, ctx), Extra(), []
-    else:
-        (after, extra), used_R = apply_update(received, total, ctx), [total.aggregate.client_R]
-    ctx.runtime.commit(t, torch.cat([*used_R, received.waiting]))
+    with stage("aggregate"):
+        total = aggregate(received, download, ctx)
+    with stage("server step"):
+        after, extra = apply_update(received, total, t, ctx)
+    used = received.waiting if total is None else torch.cat([total.updates.client_R, received.waiting])
+    ctx.runtime.commit(t, used)
     return Round(t, server, start, after, changes, cohort, download, received, total, extra)
-
-
-@stage("client work")
-def ask(cohort: Cohort, download: Download, ctx: Context) -> tuple[Turnout, Replies | None]:
-    """Who turned up, and what they sent."""
-    activity.asked(download.t, cohort.asked.tolist)
-    return ctx.runtime.ask(cohort.asked, download)
 
 
 def aggregate(received: Received, download: Download, ctx: Context) -> Total | None:
@@ -124,33 +124,35 @@ def aggregate(received: Received, download: Download, ctx: Context) -> Total | N
     if received.replies is None:
         return None
     algorithm, updates = ctx.algorithm, decode(received, received.replies, download, ctx)
-    with stage("similarity"):
-        substitution = algorithm.substitution.observe(received.server.substitution, updates)
+    substitution = algorithm.substitution.observe(received.server.substitution, updates)
     weight_C, substitutes, old_P = weigh(updates, substitution, received, ctx)
     weight_R = weight_C[updates.position_R]
     if AGE in received.replies.report:
         weight_R = weight_R * algorithm.closing.discount(received.replies.report[AGE])
     if algorithm.max_weight is not None:  # of the whole coefficient, with the client's own factor
         weight_R = weight_R.minimum(algorithm.max_weight / updates.scaled_R)
-    with stage("aggregate"):
-        combined = combined_of(algorithm.aggregation.combine(updates, weight_R))
-        total_P = combined.update_P if old_P is None else combined.update_P + old_P.to(combined.update_P)
-    if combined.used_R is not None:
-        weight_C = weight_C.index_fill(0, updates.position_R, 0.0)
-        rows = combined.used_R.nonzero().squeeze(1)
-        updates, weight_R = updates.take(rows), weight_R[rows]
+    found, extra = algorithm.aggregation.combine(updates, weight_R), Extra()
+    sum_P = found.update_P if isinstance(found, Combined) else found
+    if isinstance(found, Combined):
+        extra = found.extra
+        if found.used_R is not None:
+            weight_C = weight_C.index_fill(0, updates.position_R, 0.0)
+            rows = found.used_R.nonzero().squeeze(1)
+            updates, weight_R = updates.take(rows), weight_R[rows]
+    update_P = sum_P if old_P is None else sum_P + old_P.to(sum_P)
     weight_C = weight_C.index_copy(0, updates.position_R, weight_R)
-    used = Aggregate.of(updates, weight_R, combined.update_P)
-    return Total(used, weight_C, substitutes, total_P, substitution, substitutes.extra | combined.extra)
+    extra = extra if substitutes is None else substitutes.extra | extra
+    return Total(updates, weight_R, sum_P, update_P, weight_C, substitutes, substitution, extra)
 
 
 def decode(received: Received, replies: Replies, download: Download, ctx: Context) -> Updates:
     """The replies as the server's parts see them."""
     server, cohort, position_R, algorithm = received.server, received.cohort, received.position_R, ctx.algorithm
     by_work_R = algorithm.weighting.client_scale(received.turnout)[position_R]
-    with stage("decode"):
-        sending = Sending(download.t, ctx.seed, replies.client_R, ctx.layout.shared_slots)
-        update_RP = updates_of(replies.message, algorithm.compression, sending, server.shared_P)
+    update_RP = replies.message.tensors.get(DECODED)  # late replies were decoded in the round they were sent in
+    if update_RP is None:
+        sending = Sending(download.t, ctx.seed, replies.client_R, ctx.runtime.layout.shared_slots)
+        update_RP = algorithm.compression.decode(replies.message, sending, server.shared_P)
     later = algorithm.scale_at == "server" and algorithm.aggregation.linear
     if algorithm.scale_at == "server" and not later:  # only a sum can be scaled by its weights
         update_RP = update_RP * by_work_R[:, None].to(update_RP)
@@ -178,63 +180,58 @@ def decode(received: Received, replies: Replies, download: Download, ctx: Contex
 
 def weigh(
     updates: Updates, substitution: State, received: Received, ctx: Context
-) -> tuple[Tensor, Substitutes, Tensor | None]:
+) -> tuple[Tensor, Substitutes | None, Tensor | None]:
     """The coefficient of each client's update, the shares that were lent, and the sum of old updates that stand in."""
-    algorithm, turnout, share_C, roster = (
-        ctx.algorithm,
-        updates.turnout,
-        received.cohort.share_C,
-        received.server.roster,
-    )
+    algorithm, turnout, roster = ctx.algorithm, updates.turnout, received.server.roster
+    share_C, old_P = received.cohort.share_C, None
     counts_C = torch.zeros_like(turnout.present_C).index_fill(0, updates.position_R, True)
-    with stage("substitution"):
-        lendable_C = algorithm.membership.lendable(roster, turnout.client_C, share_C)
-        substitutes = algorithm.substitution.lend(substitution, lendable_C, counts_C, updates)
+    lendable_C = algorithm.membership.lendable(roster, turnout.client_C, share_C)
+    substitutes = algorithm.substitution.lend(substitution, lendable_C, counts_C, updates)
     factor_C = algorithm.weighting.server_scale(share_C, counts_C, turnout, algorithm.substitution.lends)
-    old_P = substitutes.rows_sum(factor_C)  # old updates were scaled by the work of their own round
+    if substitutes is not None:
+        old_P = substitutes.rows_sum(factor_C)  # old updates were scaled by the work of their own round
     if updates.scale_R is not None:
         factor_C = factor_C * algorithm.weighting.client_scale(turnout)
-    own_C = torch.where(counts_C, share_C, 0.0)
-    boost_C = algorithm.membership.boost_of(roster, turnout.client_C, updates.t)
-    return (boost_C * own_C + substitutes.borrowed_C) * factor_C, substitutes, old_P
+    weight_C = algorithm.membership.boost_of(roster, turnout.client_C, updates.t) * torch.where(counts_C, share_C, 0.0)
+    if substitutes is not None:
+        weight_C = weight_C + substitutes.borrowed_C
+    return weight_C * factor_C, substitutes, old_P
 
 
-def apply_update(received: Received, total: Total, ctx: Context) -> tuple[Server, Extra]:
-    """Step and broadcast, and let each part remember: the next server, and numbers for the round's record."""
-    server, algorithm, whole = received.server, ctx.algorithm, total.aggregate
-    with stage("server step"):
-        change_P, step = algorithm.server.step(total.update_P, server.step, whole)
-        change_P = shift_model(algorithm.terms, server.term_states, whole, change_P)
-    with stage("broadcast"):
-        sending = Sending(whole.t, ctx.seed, whole.client_R, ctx.layout.shared_slots)
-        applied_P, compression = algorithm.compression.broadcast(change_P, server.compression, sending)
-    applied = Applied.after(whole, server.shared_P + applied_P)
-    with stage("mixing"):
-        mixing = algorithm.mixing.observe(server.mixing, applied)
-    term_states, messages, extra = update_terms(algorithm.terms, server.term_states, applied)
+def apply_update(received: Received, total: Total | None, t: int, ctx: Context) -> tuple[Server, Extra]:
+    """Step and broadcast, and let each part remember: the next server, and numbers for the round's record.
+
+    Without an update only the membership policy remembers the round, if it does.
+    """
+    server, algorithm, extra = received.server, ctx.algorithm, Extra()
+    roster = observe_turnout(received, total, t, ctx)
+    if total is None:
+        return server if roster is server.roster else replace(server, roster=roster), extra
+    updates, term_states, messages = total.updates, server.term_states, dict[str, Tensors]()
+    change_P, step = algorithm.server.step(total.update_P, server.step, updates)
+    if algorithm.terms:
+        change_P = shift_model(algorithm.terms, term_states, updates, change_P)
+    sending = Sending(t, ctx.seed, updates.client_R, ctx.runtime.layout.shared_slots)
+    applied_P, compression = algorithm.compression.broadcast(change_P, server.compression, sending)
+    same = {f.name: getattr(updates, f.name) for f in fields(updates)}
+    applied = Applied(**same, weight_R=total.weight_R, sum_P=total.sum_P, new_P=server.shared_P + applied_P)
+    if algorithm.terms:
+        term_states, messages, extra = update_terms(algorithm.terms, term_states, applied)
     # States are a mean by plain shares: a boost or E/s would push a variance out of its range.
-    share_R = received.cohort.share_C[applied.position_R]
-    states = {name: weighted_mean(value, share_R) for name, value in applied.states.items()}
-    after = replace(
+    share_R = received.cohort.share_C[updates.position_R]
+    states = {name: weighted_mean(value, share_R) for name, value in updates.states.items()}
+    return replace(
         server, shared_P=applied.new_P, states=server.states | states, term_states=term_states, step=step,
-        mixing=mixing, substitution=total.substitution, compression=compression,
-        selection=algorithm.selection.observe(server.selection, applied),
-        roster=observe_turnout(received, applied, applied.t, ctx),
-        outbox=server.outbox.after(applied.t, applied.client_R, messages),
-    )  # fmt: skip
-    return after, extra
+        mixing=algorithm.mixing.observe(server.mixing, applied), substitution=total.substitution, roster=roster,
+        compression=compression, selection=algorithm.selection.observe(server.selection, applied),
+        outbox=server.outbox.after(t, updates.client_R, messages),
+    ), extra  # fmt: skip
 
 
-def observe_turnout(received: Received, applied: Applied | None, t: int, ctx: Context) -> Roster:
+def observe_turnout(received: Received, total: Total | None, t: int, ctx: Context) -> Roster:
     """What the membership policy remembers of the round: who was there, and the loss of each client that replied."""
     server, share_C = received.server, received.cohort.share_C
     loss_C = torch.full_like(share_C, torch.inf)
-    if applied is not None and applied.loss_R is not None:
-        loss_C = loss_C.index_copy(0, applied.position_R, applied.loss_R.to(loss_C))
+    if total is not None and total.updates.loss_R is not None:
+        loss_C = loss_C.index_copy(0, total.updates.position_R, total.updates.loss_R.to(loss_C))
     return ctx.algorithm.membership.observe(server.roster, t - server.origin, received.turnout, loss_C, share_C)
-
-
-def remember_absences(received: Received, t: int, ctx: Context) -> Server:
-    """The server after a round without an update: only the membership policy remembers it, if it does."""
-    roster = observe_turnout(received, None, t, ctx)
-    return received.server if roster is received.server.roster else replace(received.server, roster=roster)

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from turnout.clients.metrics import summary
-from turnout.context import Context
 from turnout.round import Round
 from turnout.server.collecting import Received
-from turnout.server.downloads import learning_rate
+from turnout.server.state import Context
 from turnout.types import Extra, Happened, Tensors, Times, wire_bytes
 
 COUNTED = ("loss", "finite", "bytes_up", "bytes_down")  # entries of a report that have columns of their own
@@ -82,7 +81,8 @@ class Evaluation:
 def record_of(happened: Round, ctx: Context) -> RoundRecord:
     """The record of a round."""
     t, changes, received, total = happened.t, happened.changes, happened.received, happened.total
-    clock, lr, members = t - happened.start.origin, learning_rate(happened.start, t, ctx), len(happened.start.members)
+    clock, local, members = t - happened.start.origin, ctx.algorithm.local, len(happened.start.members)
+    lr = happened.download.lr if happened.download else local.schedule.rate(local.optimizer.lr, clock)
     if received is None:
         why = "no client was asked"
         return RoundRecord(
@@ -112,18 +112,18 @@ def record_of(happened: Round, ctx: Context) -> RoundRecord:
         skipped = "no update that counts is finite"
     counted, weight_sum, weight_max = 0, None, None
     if total is not None:
-        counted, weight_max = len(total.aggregate.client_R), float(total.weight_C.max())
+        counted, weight_max = len(total.updates.client_R), float(total.weight_C.max())
         weight_sum = float(total.weight_C.sum()) if ctx.algorithm.weighting.of_updates else None
         columns["weight"] = total.weight_C
         message = sum(map(wire_bytes, happened.after.outbox.messages.get(t, {}).values()))
         if message:
             bytes_down += message * counted
             columns["bytes_down"] = columns["bytes_down"] + message * total.counts_C
-        if total.substitutes.friend_C is not None:
+        if total.substitutes is not None and total.substitutes.friend_C is not None:
             columns["friend"] = total.substitutes.friend_C
         extra |= total.extra | happened.extra
-    asked, asked_C = int(cohort.asked_C.sum()), cohort.asked_C
-    if not cohort.all_asked:
+    asked, asked_C = len(cohort.asked), cohort.asked_C
+    if asked < len(asked_C):
         columns, finished_C = {name: value_C[asked_C] for name, value_C in columns.items()}, finished_C[asked_C]
     return RoundRecord(
         round=t,

@@ -15,7 +15,7 @@ from turnout.parts.compression.base import Sending
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.weights import Weights
 from turnout.runtimes import border
-from turnout.runtimes.schema import RowSchema
+from turnout.runtimes.border import RowSchema
 from turnout.runtimes.wire import measured_tree, pack, replies_tree
 from turnout.scores.architectures import averaged
 from turnout.scores.devices import read_learnt, read_output, read_scores

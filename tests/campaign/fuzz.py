@@ -24,7 +24,7 @@ from turnout.running.config.read import from_table, load, read_file
 from turnout.running.config.write import to_toml
 from turnout.running.records.finding import read_run_list
 from turnout.running.records.records import Records
-from turnout.runtimes.schema import Refused
+from turnout.runtimes.border import Refused
 from turnout.runtimes.wire import pack, unpack
 from turnout.types import flatten, unflatten
 

@@ -15,7 +15,7 @@ import pytest
 
 from turnout.errors import UserError
 from turnout.machine.files import replacing, write_whole
-from turnout.machine.profiling import Stopwatch, stage
+from turnout.machine.profiling import Stopwatch, stage, staged
 from turnout.machine.threads import ordered_map
 from turnout.running import folder as folders
 from turnout.running.folder import contents, held, refuse_full
@@ -157,7 +157,7 @@ def test_a_stage_within_another_stops_the_others_time() -> None:
 
 
 def test_a_function_can_be_a_stage() -> None:
-    @stage("work")
+    @staged("work")
     def double(number: int) -> int:
         """Twice the number."""
         return 2 * number

@@ -44,5 +44,5 @@ def test_stopping_is_being_asked_for_less(engine, terms, momentum):
     wanted, rows = runtime.clients.work(download, short)
     assert torch.equal(update, wanted.message.tensors["update"])
     assert torch.equal(stopped.report["loss"], wanted.report["loss"])
-    for name, value in rows.to_rows().items():
-        assert torch.equal(value, kept.to_rows()[name]), name
+    for name, value in rows.items():
+        assert torch.equal(value, kept[name]), name

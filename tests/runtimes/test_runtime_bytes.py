@@ -17,7 +17,7 @@ from turnout.parts.compression.base import Sending
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes import border, wire
-from turnout.runtimes.schema import Refused
+from turnout.runtimes.border import Refused
 from turnout.testing.parity import shrunk
 from turnout.types import Message, Replies
 from worlds import download_for

@@ -13,8 +13,7 @@ import turnout as to
 from example_experiments import ternary, three_users
 from turnout.machine.optional import optional
 from turnout.recipes import digits
-from turnout.runtimes.crew import KEPT
-from turnout.runtimes.ray import RayWorkers
+from turnout.runtimes.crew import KEPT, RemoteWorkers
 from turnout.testing.parity import difference, played, shrunk
 
 HERE = to.runtime.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
@@ -27,10 +26,10 @@ def disturbed(
     experiment: to.Experiment = TERNARY, stage: str = "work",
 ) -> None:  # fmt: skip
     """Something happens in every round while its parts are at work, and the results are those of one process."""
-    work, rounds = RayWorkers.each, itertools.count()
+    work, rounds = RemoteWorkers.each, itertools.count()
 
     def each(self, what, common, parts, meanwhile):
-        victims = [self.ray.get(actor.pid.remote()) for actor in self.group._idle]
+        victims = [self.group.ray.get(actor.pid.remote()) for actor in self.group._idle]
 
         def then() -> None:
             if what == stage:
@@ -39,7 +38,7 @@ def disturbed(
 
         return work(self, what, common, parts, then)
 
-    monkeypatch.setattr(RayWorkers, "each", each)
+    monkeypatch.setattr(RemoteWorkers, "each", each)
     with KEPT.held():
         found = difference(played(experiment, HERE), played(experiment, settings))
     assert found.largest == 0.0, str(found)

@@ -264,8 +264,8 @@ class Home(ClientsAtHome):
     def work(self, download: State, asked: State) -> State:
         work = wire.assignment_of(asked)
         self._only_mine(work.client_R)
-        replies, state = self.clients.work(wire.download_of(download), work)
-        self.clients.keep(replies, state)
+        replies, rows = self.clients.work(wire.download_of(download), work)
+        self.clients.keep(replies, rows)
         return wire.replies_tree(replies)
 
     def unfinished(self, download: State, client: Tensor) -> State:

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.func import functional_call
 
 import turnout as to
-from turnout.context import Context
 from turnout.engine.batches import address_batches
 from turnout.exchange import Download
 from turnout.parts.compression.base import Dense
@@ -21,9 +20,8 @@ from turnout.round_record import RoundRecord
 from turnout.running.loop import begin, rounds_of
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.weights import Weights
-from turnout.server.cohort import cohort_of
-from turnout.server.downloads import make_download
-from turnout.server.state import Server
+from turnout.server.asking import cohort_of, make_download
+from turnout.server.state import Context, Server
 from turnout.types import Samples
 
 EXACT = to.runtime.InProcess(device="cpu", precision="float64", threads=1)

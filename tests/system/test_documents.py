@@ -170,7 +170,7 @@ def words_about_files() -> Iterator[tuple[str, str]]:
 
 
 def test_files_that_are_named_are_there():
-    """A name with folders is the end of a path: `round.py`, `server/cohort.py`, `docs/trust.md`."""
+    """A name with folders is the end of a path: `round.py`, `server/asking.py`, `docs/trust.md`."""
     there = [
         f"/{path.relative_to(ROOT).as_posix()}" for folder in (*CODE, "docs") for path in (ROOT / folder).rglob("*")
     ]

@@ -19,7 +19,7 @@ from turnout.running.records.same import same
 from turnout.running.tracks.building import refuse_simulation_only
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes import border, wire
-from turnout.runtimes.schema import Refused
+from turnout.runtimes.border import Refused
 from turnout.types import Message, Replies
 from turnout.world.attacks import Attackers, hostile_clients
 from worlds import folder_run, local_updates, play, ready, stopped_and_resumed, world

@@ -26,9 +26,9 @@ def calendar(*entries: object, setting: EventSetting = SETTING) -> Calendar:
 def test_who_joins_is_outside_before_and_who_leaves_goes_first():
     found = calendar(to.Join(9, 50), to.Leave(3, 50), to.Leave(9, 60), to.Join(3, 70))
     assert found.outside_L.tolist() == [9]
-    assert found.at(50) == (to.Leave(3, 50), to.Join(9, 50))
-    assert found.at(60) == (to.Leave(9, 60),)
-    assert found.at(51) == ()
+    assert found.by_round.get(50, ()) == (to.Leave(3, 50), to.Join(9, 50))
+    assert found.by_round.get(60, ()) == (to.Leave(9, 60),)
+    assert found.by_round.get(51, ()) == ()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_clients_by_name(tmp_path: Path):
     data = to.data.Own(torch.zeros(6, 2), torch.tensor([0, 1] * 3), owner=["ann", "ann", "bob", "bob", "eve", "eve"])
     names = data.load(0).names
     setting = EventSetting(3, names, 10, 0)
-    assert calendar(to.Leave("bob", 3), setting=setting).at(3) == (to.Leave(1, 3),)
+    assert calendar(to.Leave("bob", 3), setting=setting).by_round.get(3, ()) == (to.Leave(1, 3),)
     with pytest.raises(UserError, match=r"'eva'.*eve"):
         calendar(to.Leave("eva", 3), setting=setting)
 
@@ -74,7 +74,7 @@ def test_a_file_of_events(tmp_path: Path):
     path.write_text("round,client,event\n50,9,join\n20,3,leave\n40,3,join\n")
     found = calendar(to.events.EventLog(str(path)))
     assert found.outside_L.tolist() == [9]
-    assert found.at(40) == (to.Join(3, 40),)
+    assert found.by_round.get(40, ()) == (to.Join(3, 40),)
     for text, says in [
         ("round,client\n", "line 1: the header"),
         ("round,client,event\n5,9,jion\n", "line 2: an event is .*not .jion."),
@@ -100,11 +100,11 @@ def test_random_events_can_happen_and_do_not_depend_on_the_rounds_that_follow(
     entries = (to.Leave(2, 4), to.Join(7, 9), entry)
     short = calendar(*entries, setting=EventSetting(12, None, 20, seed))
     long = calendar(*entries, setting=EventSetting(12, None, 20 + more, seed))  # checked: nobody joins or leaves twice
-    assert {t: short.at(t) for t in range(20)} == {t: long.at(t) for t in range(20)}
+    assert {t: short.by_round.get(t, ()) for t in range(20)} == {t: long.by_round.get(t, ()) for t in range(20)}
     assert len(short.outside_L) == waiting + 1
     members = set(range(12)) - set(long.outside_L.tolist())
     for t in range(20 + more):
-        for event in long.at(t):
+        for event in long.by_round.get(t, ()):
             (members.add if isinstance(event, to.Join) else members.remove)(event.client)
         assert members
 
@@ -112,7 +112,7 @@ def test_random_events_can_happen_and_do_not_depend_on_the_rounds_that_follow(
 def test_rates_are_expected_numbers():
     entry = to.events.RandomEvents(joins=0.5, leaves=0.7, returns=0.4, waiting=5000)
     found = calendar(entry, setting=EventSetting(1_000_000, None, 2000, 3))
-    events = [event for t in range(2000) for event in found.at(t)]
+    events = [event for t in range(2000) for event in found.by_round.get(t, ())]
     joins = sum(isinstance(e, to.Join) and e.client in set(found.outside_L.tolist()) for e in events)
     leaves = sum(isinstance(e, to.Leave) for e in events)
     assert joins == pytest.approx(1000, abs=100)
@@ -137,8 +137,11 @@ def test_poisson_has_the_mean_and_spread_of_a_large_rate_too(rate: float):
 @pytest.mark.parametrize("leaves", [800.0, 1e18])
 def test_a_large_rate_makes_events_and_the_population_bounds_them(leaves: float):
     many = calendar(to.events.RandomEvents(leaves=leaves), setting=EventSetting(5000, None, 3, 0))
-    assert len(many.at(1)) == (pytest.approx(800, abs=150) if leaves == 800 else 4999)
-    assert len(calendar(to.events.RandomEvents(leaves=leaves), setting=EventSetting(100, None, 3, 0)).at(1)) == 99
+    assert len(many.by_round.get(1, ())) == (pytest.approx(800, abs=150) if leaves == 800 else 4999)
+    assert (
+        len(calendar(to.events.RandomEvents(leaves=leaves), setting=EventSetting(100, None, 3, 0)).by_round.get(1, ()))
+        == 99
+    )
 
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf")])

@@ -6,6 +6,7 @@ Shape letters: R participants, P parameters (all columns).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,55 +19,61 @@ from turnout.engine.train import Trainer
 from turnout.settings import Evaluate
 from turnout.tasks import TaskSpec
 from turnout.types import Samples, Tensors
+from turnout.world.attacks import Attackers
 
 Central = tuple[Tensor, Tensors]  # one model: all columns, states
 
 
 @dataclass(frozen=True)
-class Watch:
-    """What to look at: the settings, and the participants' own test data, in their order."""
+class WorkHooks:
+    """What a simulated world does around training: participants are measured, and hostile ones replace their updates.
+
+    settings   what to measure
+    task       its metrics
+    tests      gives the participants' own test data, in their order
+    noisy_R    whose training data was spoilt, where that is known and something is measured
+    central    the downloaded model, where the server has all of it
+    attackers  hostile clients; None: there are none
+    """
 
     settings: Evaluate
     task: TaskSpec
-    tests: Samples
-    noisy_R: Tensor | None = None
+    tests: Callable[[], Samples]
+    noisy_R: Tensor | None
+    central: Central | None
+    attackers: Attackers | None
 
-    @property
-    def magnitudes(self) -> bool:
-        """Whether the size of the gradients is wanted."""
-        return self.settings.gradients
-
-    def before(self, trainer: Trainer, job: Job, seen: Tensors, central: Central | None) -> Tensors:
+    def before(self, trainer: Trainer, job: Job, seen: Tensors) -> Tensors:
         """After download, before training: numbers for the report."""
         report: Tensors = {} if self.noisy_R is None else {"noisy": self.noisy_R}
-        models = downloaded(job)
+        models, central = downloaded(job), self.central
         if self.settings.recovery:
-            measured = measure_own(trainer.workers, self.task, models, self.tests)
+            measured = measure_own(trainer.workers, self.task, models, self.tests())
             report |= {f"before_{name}": value for name, value in measured.items()}
         if self.settings.activations and central is not None:
-            after = distributions(trainer.workers, models, self.tests)
-            averaged = own_values(trainer.network, lambda place: _alone(central), 1)
+            after = distributions(trainer.workers, models, self.tests())
+            alone = central[0][None], {name: value[None] for name, value in central[1].items()}
+            averaged = own_values(trainer.network, lambda place: alone, 1)
             last = {name: value.double().cpu() for name, value in seen.items()}
             report |= shares(trainer.network.module, last, after, averaged)
         return report
 
-    def after(self, trainer: Trainer, job: Job, result: Trained) -> tuple[Tensors, Tensors]:
-        """After training, before anything is sent: numbers for the report, and what to remember of the activations."""
-        models = trained(job, result, trainer.network.layout.shared)
+    def after(self, trainer: Trainer, job: Job, result: Trained) -> tuple[Tensor, Tensors, Tensors]:
+        """After training: the updates to send, numbers for the report, and what to remember of the activations."""
+        shared, seen = trainer.network.layout.shared, Tensors()
+        models = trained(job, result, shared)
         report = {f"gradient_{name}": value for name, value in result.magnitude.items()}
         if self.settings.recovery:
-            measured = measure_own(trainer.workers, self.task, models, self.tests)
+            measured = measure_own(trainer.workers, self.task, models, self.tests())
             report |= {f"after_{name}": value for name, value in measured.items()}
-        if not self.settings.activations:
-            return report, {}
-        seen = distributions(trainer.workers, models, self.tests)
-        seen |= own_values(trainer.network, models, len(job.client_C))
-        return report, {name: torch.nan_to_num(value) for name, value in seen.items()}
-
-
-def _alone(model: Central) -> Central:
-    """One model as a chunk of one."""
-    return model[0][None], {name: value[None] for name, value in model[1].items()}
+        if self.settings.activations:
+            seen = distributions(trainer.workers, models, self.tests())
+            seen |= own_values(trainer.network, models, len(job.client_C))
+        update_RP = result.flat_CP[:, :shared]
+        if self.attackers is not None:
+            update_RP = self.attackers.sent(update_RP, job.client_C, job.t)
+            result.finite_C &= torch.isfinite(update_RP.sum(1))
+        return update_RP, report, {name: torch.nan_to_num(value) for name, value in seen.items()}
 
 
 def downloaded(job: Job) -> Models:

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from turnout.engine.job import Job, Trained
-from turnout.engine.network import Network
-from turnout.exchange import OWN, Assignment, Download, Outbox
+from turnout.engine.job import Trained
+from turnout.exchange import OWN, Outbox
 from turnout.experiment import Algorithm
 from turnout.layout import Layout
 from turnout.parts.optimizers import Optimizer
 from turnout.parts.terms.base import Notifies, Term
-from turnout.types import Samples, Tensors, flatten, storable, unflatten
+from turnout.types import Tensors, flatten, storable
 
 MOMENT = "moment/"  # how federated moments are named among the states
 PARAMETERS = "parameters"
@@ -45,7 +44,7 @@ class ClientState:
 
     def start(self, shared: Tensor) -> Tensor:
         """Where training begins: one row [P] for everybody, or a row each where not all of it is the same."""
-        if self.personal_CQ.shape[1] == 0:
+        if not self.personal_CQ.shape[1]:
             return shared
         rows = shared.expand(self.personal_CQ.shape[0], -1)
         return torch.cat([rows, self.personal_CQ.to(shared)], 1)
@@ -62,68 +61,19 @@ class ClientState:
                for name, value in down.items()}  # fmt: skip
         return own, states[MOMENT + COUNT].expand(clients) if COUNT in names else None
 
-    def job(
-        self, network: Network, algorithm: Algorithm, download: Download, asked: Assignment, samples: Samples,
-        seed: int, magnitudes: bool,
-    ) -> Job:  # fmt: skip
-        """The local work of these clients: from what they download and what they have of their own."""
-        layout, local = network.layout, algorithm.local
-        slots, count_R = self.moments(download.states, layout)
-        return Job(
-            client_C=asked.client_R,
-            steps_C=asked.steps_R,
-            samples=samples,
-            start_P=self.start(download.start(asked.client_R)),
-            states={name: download.states[name] for name in layout.shared_states} | self.states,
-            own_states=frozenset(self.states),
-            lr=download.lr,
-            batch_size=local.batch_of(samples.count_C, download.t),
-            drop_single=network.has_batch_statistics(),
-            seed=seed,
-            t=download.t,
-            optimizer=local.optimizer,
-            slots=slots,
-            count_C=count_R,
-            scale_C=asked.scale_R,
-            limit=asked.limit,
-            terms=algorithm.terms,
-            server_term_states=download.term_states,
-            term_states=self.term_states,
-            magnitudes=magnitudes,
-        )
-
-    def after(self, trained: Trained, layout: Layout, optimizer: Optimizer) -> ClientState:
-        """The rows after training (residuals are the compression's to say)."""
+    def rows_after(
+        self, trained: Trained, layout: Layout, optimizer: Optimizer, residuals: Tensors, seen: Tensors
+    ) -> Tensors:
+        """The rows after training."""
         slots: Tensors = {}
         if optimizer.moments == "local":
             slots = trained.slots | ({COUNT: trained.count_C} if optimizer.carries_count else {})
         elif optimizer.moments == "federated" and layout.width > layout.shared:
             slots = {name: value[:, layout.shared :] for name, value in trained.slots.items()}
+        states = {name: trained.states[name] for name in layout.personal_states}
         return ClientState(
-            personal_CQ=trained.flat_CP[:, layout.shared :],
-            states={name: trained.states[name] for name in layout.personal_states},
-            slots=slots,
-            term_states=trained.term_states,
-        )
-
-    def sent(self, trained: Trained, layout: Layout, algorithm: Algorithm) -> Tensors:
-        """The states that travel beside the update: statistics, federated moments, personal layers where shared."""
-        states = {name: trained.states[name] for name in layout.shared_states}
-        states |= self.federated_moments(trained, layout, algorithm.local.optimizer)
-        return states | (self.shared_personal() if algorithm.share_personal else {})
-
-    @staticmethod
-    def federated_moments(trained: Trained, layout: Layout, optimizer: Optimizer) -> Tensors:
-        """What is sent of the optimizer's state where moments are averaged with the weights."""
-        if optimizer.moments != "federated":
-            return {}
-        shared = {MOMENT + name: value[:, : layout.shared] for name, value in trained.slots.items()}
-        return shared | ({MOMENT + COUNT: trained.count_C.to(trained.flat_CP.dtype)} if optimizer.carries_count else {})
-
-    def shared_personal(self) -> Tensors:
-        """What is sent of the personal layers where they are shared: their values, not their moments."""
-        parameters = {PARAMETERS: self.personal_CQ} if self.personal_CQ.shape[1] else {}
-        return {OWN + name: value for name, value in (parameters | self.states).items()}
+            trained.flat_CP[:, layout.shared :], states, slots, residuals, trained.term_states, seen
+        ).to_rows()
 
     def welcome(self, who_is_new: Callable[[], Tensor], states: Tensors) -> ClientState:
         """The same, but who is new begins with the average of what others share (if it was downloaded)."""
@@ -156,9 +106,10 @@ class ClientState:
         return self if states is self.term_states else replace(self, term_states=states)
 
     def to_rows(self) -> Tensors:
-        """As named rows for the store; an empty personal matrix is left out."""
-        tree = {n: rows for n, field in _GROUPS.items() if (rows := getattr(self, field))}
-        rows = flatten(tree)[0]
+        """As named rows for the store ("state/...", "term/<term>/..."); an empty personal matrix is left out."""
+        rows = {f"{mark}/{name}": row for mark, group in _GROUPS.items() for name, row in getattr(self, group).items()}
+        for term, own in self.term_states.items():
+            rows |= {f"term/{term}/{name}": row for name, row in own.items()}
         return rows | ({"personal": self.personal_CQ} if self.personal_CQ.shape[1] else {})
 
 
@@ -175,21 +126,37 @@ def _deliver(term: Term, message: Tensors, rows: Tensors, place: Tensor) -> Tens
     return rows | new
 
 
-_GROUPS = {
-    "state": "states",
-    "slot": "slots",
-    "residual": "residuals",
-    "term": "term_states",
-    "seen": "seen",
-}  # in the store
+_GROUPS = {"state": "states", "slot": "slots", "residual": "residuals", "seen": "seen"}  # in the store
 
 
 def state_from(rows: Tensors, clients: int, device: torch.device) -> ClientState:
     """The store's rows as the round sees them."""
-    moved = {name: value.to(device) for name, value in rows.items()}
-    personal_CQ = moved.pop("personal", torch.empty(clients, 0, device=device))
-    tree = unflatten(moved, {})
-    return ClientState(personal_CQ, **{field: tree.get(n, {}) for n, field in _GROUPS.items()})
+    personal_CQ = rows["personal"].to(device) if "personal" in rows else torch.empty(clients, 0, device=device)
+    groups: dict[str, Tensors] = {mark: {} for mark in _GROUPS}
+    terms: dict[str, Tensors] = {}
+    for name, row in rows.items():
+        mark, _, rest = name.partition("/")
+        if mark in groups:
+            groups[mark][rest] = row.to(device)
+        elif mark == "term":
+            term, _, rest = rest.partition("/")
+            terms.setdefault(term, {})[rest] = row.to(device)
+    return ClientState(personal_CQ, **{_GROUPS[mark]: own for mark, own in groups.items()}, term_states=terms)
+
+
+def sent_states(trained: Trained, layout: Layout, algorithm: Algorithm) -> Tensors:
+    """The states that travel beside the update: statistics, federated moments, personal layers where shared (their
+    values, not their moments)."""
+    states, optimizer = {name: trained.states[name] for name in layout.shared_states}, algorithm.local.optimizer
+    if optimizer.moments == "federated":
+        states |= {MOMENT + name: value[:, : layout.shared] for name, value in trained.slots.items()}
+        if optimizer.carries_count:
+            states[MOMENT + COUNT] = trained.count_C.to(trained.flat_CP.dtype)
+    if algorithm.share_personal:
+        if layout.width > layout.shared:
+            states[OWN + PARAMETERS] = trained.flat_CP[:, layout.shared :]
+        states |= {OWN + name: trained.states[name] for name in layout.personal_states}
+    return states
 
 
 def initial_rows(layout: Layout, flat_A: Tensor, states: Tensors, algorithm: Algorithm) -> Tensors:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from turnout.machine.checksums import load_tensors, save_tensors
 from turnout.machine.memory import to_device
+from turnout.machine.profiling import staged
 from turnout.types import Tensors
 
 ENROLLED = "enrolled-"  # how files begin that say who real clients are: their rows are on their devices
@@ -68,6 +69,7 @@ class ClientStore:
         """Which of these clients have rows of their own."""
         return torch.tensor([c in self._slot for c in client_C.tolist()], dtype=torch.bool)
 
+    @staged("client state")
     def gather(self, client_C: Tensor, wanted: Callable[[str], bool] = lambda name: True) -> Tensors:
         """The rows of some clients (of the wanted names); a client never seen has the initial ones."""
         if not self.initial:
@@ -86,6 +88,7 @@ class ClientStore:
             result[name] = rows
         return result
 
+    @staged("client state")
     def scatter(self, client_C: Tensor, rows: Tensors) -> None:
         """Keep new rows for some clients."""
         if not self.initial:

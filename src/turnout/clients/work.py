@@ -5,22 +5,19 @@ Shape letters: C clients that turned up, R clients that work, P shared parameter
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 from torch import Tensor
 
-from turnout.clients.probes import Central, Watch
-from turnout.clients.state import ClientState, central_model
-from turnout.engine.job import Job, Trained
+from turnout.clients.probes import WorkHooks
+from turnout.clients.state import ClientState, sent_states
+from turnout.engine.job import Job
 from turnout.engine.train import Trainer
-from turnout.exchange import Assignment, Download
+from turnout.exchange import Assignment
 from turnout.experiment import Algorithm
 from turnout.machine.profiling import stage
 from turnout.parts.compression.base import Sending
 from turnout.parts.terms.base import terms_bytes, unwitnessed
 from turnout.types import Replies, Tensors, Turnout, row_bytes
-from turnout.world.attacks import Attackers
 
 
 def assign_work(algorithm: Algorithm, turnout: Turnout, steps_C: Tensor) -> Assignment | None:
@@ -40,61 +37,34 @@ def assign_work(algorithm: Algorithm, turnout: Turnout, steps_C: Tensor) -> Assi
     return Assignment(turnout.client_C[row_R], steps_R, scale_R)
 
 
-@dataclass(frozen=True)
-class Workplace:
-    """A trainer, and what a simulated world does around it.
+def client_work(
+    trainer: Trainer, algorithm: Algorithm, job: Job, state: ClientState, hooks: WorkHooks | None
+) -> tuple[Replies, Tensors]:
+    """Local training of the clients whose work counts: what they send, and the rows they keep."""
+    layout, client_R, terms = trainer.network.layout, job.client_C, algorithm.terms
+    measured = {} if hooks is None else hooks.before(trainer, job, state.seen)
+    with stage("local training"):
+        trained = trainer.train(job)
+    update_RP, seen = trained.flat_CP[:, : layout.shared], Tensors()
+    if hooks is not None:
+        update_RP, after, seen = hooks.after(trainer, job, trained)
+        measured |= after
+    hints = algorithm.substitution.hints(update_RP, job.t, job.seed)  # before the encoding, which may write into it
+    sending = Sending(job.t, job.seed, client_R, layout.shared_slots)
+    message, residuals = algorithm.compression.encode(update_RP, state.residuals, sending)
+    message, rows = message.counted(), state.rows_after(trained, layout, algorithm.local.optimizer, residuals, seen)
+    states, uploads = sent_states(trained, layout, algorithm), trained.uploads
 
-    trainer    trains clients
-    algorithm  the parts
-    watch      what clients measure about themselves; None: nothing
-    attackers  hostile clients of a simulation; None: there are none
-    """
-
-    trainer: Trainer
-    algorithm: Algorithm
-    watch: Watch | None = None
-    attackers: Attackers | None = None
-
-    def train(self, job: Job, seen: Tensors, central: Central | None) -> tuple[Trained, Tensors, Tensors]:
-        """Train, and measure before and after: the result, numbers for the report, activations to keep."""
-        if self.watch is None:
-            return self.trainer.train(job), {}, {}
-        before = self.watch.before(self.trainer, job, seen, central)
-        trained = self.trainer.train(job)
-        after, seen = self.watch.after(self.trainer, job, trained)
-        return trained, before | after, seen
-
-    def before_send(self, trained: Trained, client_R: Tensor, t: int) -> tuple[Tensor, Trained]:
-        """The updates as they leave the clients: hostile clients replace theirs."""
-        update_RP = trained.flat_CP[:, : self.trainer.network.layout.shared]
-        if self.attackers is None:
-            return update_RP, trained
-        update_RP = self.attackers.sent(update_RP, client_R, t)
-        return update_RP, replace(trained, finite_C=trained.finite_C & torch.isfinite(update_RP.sum(1)))
-
-
-def client_work(place: Workplace, download: Download, job: Job, state: ClientState) -> tuple[Replies, ClientState]:
-    """Local training of the clients whose work counts: what they send, and what they keep."""
-    algorithm, layout, client_R, t = place.algorithm, place.trainer.network.layout, job.client_C, download.t
-    central = central_model(layout, download.shared_P, download.states) if place.watch else None
-    trained, measured, seen = place.train(job, state.seen, central)
-    update_RP, trained = place.before_send(trained, client_R, t)
-    with stage("similarity"):  # before the encoding, which may write into the update
-        hints = algorithm.substitution.hints(update_RP, t, job.seed)
-    with stage("encode"):
-        sending = Sending(t, job.seed, client_R, layout.shared_slots)
-        message, residuals = algorithm.compression.encode(update_RP, state.residuals, sending)
-    kept = replace(state.after(trained, layout, algorithm.local.optimizer), residuals=residuals, seen=seen)
-    states = kept.sent(trained, layout, algorithm)
-
-    finite_R = finite_clients(trained.finite_C, kept.to_rows(), states, *unwitnessed(algorithm.terms, trained.uploads))
-    message = message.counted()
-    beside = row_bytes(states) + row_bytes(hints) + sum(row_bytes(upload) for upload in trained.uploads.values())
-    report = {"loss": trained.loss_C.cpu(), "finite": finite_R.cpu(), "bytes_up": message.bytes_C + beside}
-    report["bytes_down"] = terms_bytes(algorithm.terms, download.term_states, state.term_states, len(client_R))
+    checked, bytes_down = [rows, states], torch.zeros(len(client_R), dtype=torch.int64)
+    if terms:
+        checked += unwitnessed(terms, uploads)
+        bytes_down = terms_bytes(terms, job.server_term_states, state.term_states, len(client_R))
+    finite_R = finite_clients(trained.finite_C, *checked).cpu()
+    bytes_up = message.bytes_C + row_bytes(states) + row_bytes(hints) + sum(map(row_bytes, uploads.values()))
+    report = {"loss": trained.loss_C.cpu(), "finite": finite_R, "bytes_up": bytes_up, "bytes_down": bytes_down}
     report |= {name: value.cpu() for name, value in measured.items()}
     report |= {} if job.limit is None else {"steps": trained.steps_C}
-    return Replies(client_R, message, states, trained.uploads, report, hints), kept
+    return Replies(client_R, message, states, uploads, report, hints), rows
 
 
 def finite_clients(finite_R: Tensor, *groups: Tensors) -> Tensor:

@@ -28,9 +28,9 @@ from turnout.experiment import Experiment
 from turnout.machine.files import replacing
 from turnout.parts.compression.base import Dense, Sending
 from turnout.runtimes import wire
+from turnout.runtimes.border import shown
 from turnout.runtimes.client_pool import ClientPool
 from turnout.runtimes.remote import COMMON, HEAD, NEVER, OWN, REPLY, ClientStanding, ClientTasks, DoTask, Parts
-from turnout.runtimes.schema import shown
 from turnout.types import State, Tensors, Turnout, flatten
 
 LEAVING, LEFT = "leaving", "left"  # files in a device's folder
@@ -232,18 +232,15 @@ class WeightTasks:
             return {"steps": 0}, None
         asked = self._assignment(client_1, full_1, download.t, until)
         began = time.monotonic()
-        replies, state = self.clients.work(download, asked)
+        replies, rows = self.clients.work(download, asked)
         steps_1 = replies.report.pop("steps", asked.steps_R)
         time.sleep(max(0.0, int(steps_1[0]) * self.step_seconds - (time.monotonic() - began)))
         spent = time.monotonic() - began
         self.steps_a_second = int(steps_1[0]) / max(spent, 1e-9)
-        self.clients.keep(replies, state)
         if not bool(self.algorithm.weighting.counts(self._turnout(client_1, steps_1, download.t)[0])[0]):
             replies = self.clients.unfinished(client_1, download)
-            self.clients.let_go()
-        pending = self.clients.let_go()  # what the client would keep goes to the disk
-        if pending is not None and self.keeps:
-            rows = {name: value[0] for name, value in pending[1].items()}
+        elif self.keeps and bool(replies.report["finite"].all()):
+            rows = {name: value[0] for name, value in rows.items()}
             self.rows.write(standing.run, download.t, rows | ({HELD: download.shared_P} if self.encodes else {}))
         return {"steps": int(steps_1[0]), "training": spent}, wire.replies_tree(replies)
 

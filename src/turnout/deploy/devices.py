@@ -31,8 +31,8 @@ from turnout.deploy.link import Delivery, Mailbox, Request, current, question
 from turnout.deploy.settings import Flower
 from turnout.experiment import Experiment
 from turnout.runtimes import wire
+from turnout.runtimes.border import Refused, shown
 from turnout.runtimes.remote import NEVER, REPLY, DeviceTask, Found, RemoteAnswer
-from turnout.runtimes.schema import Refused, shown
 from turnout.types import Extra, State, Tensors
 from turnout.world.events import Event, Join, Leave
 

@@ -29,8 +29,8 @@ from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.running.config.write import to_table
 from turnout.runtimes import border
+from turnout.runtimes.border import Refused, shown
 from turnout.runtimes.remote import NEVER, ClientStanding
-from turnout.runtimes.schema import Refused, shown
 from turnout.types import State, Tensors
 from turnout.world.enrolment import Enrolment
 

@@ -17,8 +17,8 @@ from turnout.data.description import Description
 from turnout.deploy.keys import RegisteredKeys
 from turnout.errors import UserError
 from turnout.runtimes import border, wire
+from turnout.runtimes.border import Refused
 from turnout.runtimes.remote import HEAD, ClientStanding, Parts, RemoteAnswer
-from turnout.runtimes.schema import Refused
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from turnout.layout import Layout
 from turnout.parts.compression.base import Dense, Sending
 from turnout.parts.local import Local, turn_out
 from turnout.runtimes import border, wire
+from turnout.runtimes.border import Refused, Whole
 from turnout.runtimes.client_pool import ClientPool, departure_of
 from turnout.runtimes.remote import COMMON, NEVER, OWN, REPLY, DeviceTask, Parts, RemoteAnswer
-from turnout.runtimes.schema import Refused, Whole
 from turnout.runtimes.setup import Setup
 from turnout.types import Replies, State, Tensors, Turnout
 from turnout.world.members import Members

@@ -18,7 +18,7 @@ from turnout.engine.dropout import dropout_keys
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job, Trained, cuda_graph_safe, plain_sgd
 from turnout.engine.kernels.graphs import GraphCache, storage
-from turnout.engine.kernels.native import NativeJob, StepTensors, kept_in_c
+from turnout.engine.kernels.native import NativeJob
 from turnout.engine.kernels.optimizer_steps import Pull, Spring, optimizer_step, pull_fits, pulled_descent
 from turnout.engine.network import Network
 from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
@@ -51,25 +51,25 @@ class Chunk:
         self.progress_c = self.there(job.optimizer.progress(self.steps_c)) if job.terms else self.steps_c
         self.examples_c = to_device(job.samples.count_C[rows], self.flat_cP.device) if job.terms else self.steps_c
         self.keys_cJk: Tensor | None = None
-        if network.keys:
+        if network.dropout_keys or network.draws:
             keys_cJk = dropout_keys(job.seed, job.t, self.client_c, batches.size_cJ.shape[1], network.keys)
             self.keys_cJk = to_device(keys_cJk, job.samples.x.device)
         self.native = native
         self.weights: ChunkWeights | None = None  # outside the cohort's matrix, if plain SGD is faster there
-        if job.fused and native is None and isinstance(gradients, ByHand):
+        fused = native is None and job.fused
+        if fused and isinstance(gradients, ByHand):
             samples = min(job.factored_samples, sum(self.loader.width_J))
             self.weights = gradients.chunk_weights(self.start_cP, len(self.client_c), samples)
         if self.weights is None and native is None:
             self.flat_cP.copy_(self.start_cP)
         self.graphs = gradients.graphs if self.flat_cP.is_cuda else None
         self.spring: Spring | None = None  # the terms' part of a plain SGD step, if a GPU does it with the gradient
-        hand = isinstance(gradients, ByHand) and pull_fits(job.optimizer, self.flat_cP, self.flat_cP)
-        if self.graphs is not None and hand and job.terms and cuda_graph_safe(job):
-            pull = Pull.of(
-                job.terms, self.start_cP[:, : network.layout.shared], self.server_term_states, self.term_states
-            )
+        if self.graphs is not None and isinstance(gradients, ByHand) and job.terms and cuda_graph_safe(job):
+            start_cP, pull = self.start_cP[:, : network.layout.shared], None
+            if pull_fits(job.optimizer, self.flat_cP, self.flat_cP):
+                pull = Pull.of(job.terms, start_cP, self.server_term_states, self.term_states)
             self.spring = None if pull is None else Spring.of(pull, job.lr, self.graphs)
-        self.in_one = job.fused or self.spring is not None  # a step needs no gradient by itself
+        self.in_one = fused or self.spring is not None  # a step needs no gradient by itself
         if self.graphs is not None:
             self.graphs.keep("matrix", result.flat_CP)
             self.hold_rows(self.graphs, states_only=self.in_one)
@@ -86,12 +86,17 @@ class Chunk:
         if self.native is None:
             self._run_steps()
         else:
-            with kept_in_c(self.slots, self.native.lr):
-                self._run_native(self.native)
+            momentum = self.slots.get("momentum")  # C keeps -lr times it, and rounding must not depend on the calls
+            if momentum is not None:
+                momentum.mul_(-self.native.lr)
+            self._run_native(self.native)
+            if momentum is not None:
+                momentum.mul_(-1 / self.native.lr)
         for sums in (self.result.loss_C, *self.result.magnitude.values()):
             sums[self.rows].div_(self.steps_there_c.clamp(min=1))
         self.result.count_C[self.rows].add_(self.steps_there_c)
-        self.finish_terms()
+        if self.job.terms:
+            self.finish_terms()
         if self.graphs is not None:
             self.put_rows_back(states_only=self.in_one)
         self._write_update()
@@ -102,9 +107,9 @@ class Chunk:
         count_c = self.result.count_C[self.rows]
         if limit is None:
             shared = 0 if self.job.terms else self.network.layout.shared  # terms need the weights, not the update
-            beside = StepTensors(self.slots, count_c, self.keys_cJk, self.states)
-            given = (samples, batches, self.steps_c, self.start_cP, beside, self.flat_cP, self.loss_c)
-            self.finite_c = native.train(*given, shared)
+            given = (samples, batches, self.steps_c, self.start_cP, self.flat_cP, self.loss_c)
+            beside = (self.slots, count_c, self.keys_cJk, self.states)
+            self.finite_c = native.train(*given, *beside, shared)
             return
         self.flat_cP.copy_(self.start_cP)
         for first in range(0, int(self.steps_c.max()), NATIVE_STEPS):
@@ -115,8 +120,8 @@ class Chunk:
             part = Batches(batches.row_cJB[:, some], batches.size_cJ[:, some])
             left_c = (self.steps_c - first).clamp(0, NATIVE_STEPS)
             keys_cJk = None if self.keys_cJk is None else self.keys_cJk[:, some]
-            beside = StepTensors(self.slots, count_c + first, keys_cJk, self.states)
-            native.train(samples, part, left_c, self.flat_cP.clone(), beside, self.flat_cP, self.loss_c)
+            given = (samples, part, left_c, self.flat_cP.clone(), self.flat_cP, self.loss_c)
+            native.train(*given, self.slots, count_c + first, keys_cJk, self.states)
 
     def _stop_after(self, steps: int) -> None:
         """No client takes more steps than these."""

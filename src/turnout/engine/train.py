@@ -24,9 +24,8 @@ from turnout.engine.kernels.native import NativeJob, NativeSteps, in_c
 from turnout.engine.network import Network
 from turnout.layout import Slot
 from turnout.machine.memory import to_device
-from turnout.machine.profiling import stage
 from turnout.machine.triton_tools import rehearse
-from turnout.parts.local import Local, steps_per_epoch
+from turnout.parts.local import Local
 from turnout.parts.optimizers import Optimizer
 from turnout.parts.terms.base import as_quadratic
 from turnout.types import Samples
@@ -74,22 +73,23 @@ class Trainer:
         beside = BESIDE * sum(value.nbytes for value in weights if not value.is_cuda)  # a GPU's kernels work in place
         return min(self.chunk * self.threads, clients) * (self.cost + beside)
 
-    @stage("local training")
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
         if job.start_P.is_cuda and not self._rehearsed and len(job.client_C):
             rehearse(partial(self.first_step, job))
             self._rehearsed = True
-        result, native = _blank(job, self._room(job), self.network.layout.slots), self._native(job)
+        result = _blank(job, self._room(job), self.network.layout.slots)
+        work = self.cost * max([1, *job.steps_C[:1].tolist()])  # bytes of all steps of the client with the most
+        native = self._native(job, work)
+        if native is not None:  # about a second's work in one call of C, so that an interrupt is noticed, but some for
+            for rows, batches in self._pieces(job, max(4 * self.threads, _CALL // work)):  # every thread
+                Chunk(job, self.network, self.gradients, rows, batches, result, native).run()
+            return result
 
         def advance(gradients: Gradients, piece: tuple[slice, Batches]) -> None:
-            Chunk(job, self.network, gradients, *piece, result, native).run()
+            Chunk(job, self.network, gradients, *piece, result).run()
 
-        if native is None:
-            self.workers.map(advance, self._pieces(job, self._chunk(job)))
-        else:  # about a second's work in one call of C, so that an interrupt is noticed, but some for every thread
-            for piece in self._pieces(job, max(4 * self.threads, _CALL // self._client_work(job))):
-                advance(self.gradients, piece)
+        self.workers.map(advance, self._pieces(job, self._chunk(job)))
         return result
 
     def first_step(self, job: Job) -> None:
@@ -105,8 +105,11 @@ class Trainer:
             if twin.graphs is not None:
                 twin.graphs.forget()
 
-    def _native(self, job: Job) -> NativeJob | None:
-        """The steps in C if they support this job: SGD or Adam; with plain SGD springs (k w - f) as terms."""
+    def _native(self, job: Job, work: int = 1) -> NativeJob | None:
+        """The steps in C if they support this job: SGD or Adam; with plain SGD springs (k w - f) as terms.
+
+        `work`: bytes of all steps of the client with the most.
+        """
         shared = self.network.layout.shared
         if self.native is None or job.magnitudes or not self.native.takes(job.samples, job.start_P):
             return None
@@ -114,12 +117,8 @@ class Trainer:
         if job.start_P.dim() == 2 and len(start_cP) == 1:
             start_cP = start_cP.expand(2, -1)  # one client's own start must not look like a common one (one row)
         springs = [as_quadratic(term, start_cP, job.server_term_states.get(term.name, {})) for term in job.terms]
-        threads = 1 if len(job.client_C) * self._client_work(job) < _SMALL_JOB else self.threads
+        threads = 1 if len(job.client_C) * work < _SMALL_JOB else self.threads
         return NativeJob.of(self.native, job.optimizer, job.lr, springs, job.start_P, threads)
-
-    def _client_work(self, job: Job) -> int:
-        """Bytes of all steps of the client with the most."""
-        return self.cost * max(1, int(job.steps_C[0]))
 
     def _room(self, job: Job) -> Tensor:
         """The cohort's matrix. It is kept between rounds: CUDA graphs are captured with its address."""
@@ -136,14 +135,22 @@ class Trainer:
         A block is as long as its client with the most steps, and clients are sorted by steps. So if one has very many,
         blocks and chunks are smaller: the other clients are not padded to its length.
         """
-        first, clients = 0, len(job.client_C)
+        first, clients, pool, count_C = 0, len(job.client_C), job.samples, job.samples.count_C
         while first < clients:
             last = min(first + block_size(max(1, int(job.steps_C[first])), job.batch_size), clients)
-            batches = _batches(job, slice(first, last), self.threads)
+            block, samples = slice(first, last), pool
+            if last - first < clients:
+                start_C = pool.start_C
+                row_R = pool.row_R[int(start_C[first]) : int(start_C[last - 1] + count_C[last - 1])]
+                samples = Samples(pool.x, pool.y, row_R, count_C[block])
+            threads = self.threads if len(samples.row_R) >= _MANY_SAMPLES else 1
+            who = (samples, job.client_C[block], job.steps_C[block])
+            batches = address_batches(*who, job.batch_size, job.drop_single, job.seed, job.t, threads)
+            row_cJB, size_cJ = to_device(batches.row_cJB, pool.x.device), batches.size_cJ
             for start in range(first, last, chunk):
                 stop = min(start + chunk, last)
                 own = slice(start - first, stop - first)
-                yield slice(start, stop), Batches(batches.row_cJB[own], batches.size_cJ[own])
+                yield slice(start, stop), Batches(row_cJB[own], size_cJ[own])
             first = last
 
     def _chunk(self, job: Job) -> int:
@@ -172,7 +179,7 @@ def block_size(steps: int, batch_size: int) -> int:
 def order_bytes(count_C: Tensor, local: Local, drop_single: bool, threads: int = 1) -> int:
     """Bytes of the batch orders that are laid out at once for a cohort with so many samples each."""
     count_C = count_C.sort(descending=True).values
-    steps_C, size = local.full_steps(steps_per_epoch(count_C, local.batch_size, drop_single)), local.batch_size
+    steps_C, size = local.full_steps(count_C, drop_single, t=0), local.batch_size
     steps_C, first, blocks, sorting = steps_C.sort(descending=True).values, 0, [0], 0
     while first < len(steps_C):
         steps = max(1, int(steps_C[first]))
@@ -201,16 +208,3 @@ def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
     return Trained(
         flat_CP, states, slots, to_device(count_C, device), loss_C, finite_C, {}, mine, magnitude, job.steps_C.clone()
     )
-
-
-def _batches(job: Job, block: slice, threads: int) -> Batches:
-    """The batches of a block of clients, on the device of the pool."""
-    samples, count_C = job.samples, job.samples.count_C
-    if len(count_C) > block.stop - block.start:
-        start_C = samples.start_C
-        first, last = int(start_C[block.start]), int(start_C[block.stop - 1] + count_C[block.stop - 1])
-        samples = Samples(samples.x, samples.y, samples.row_R[first:last], count_C[block])
-    client_c, steps_c = job.client_C[block], job.steps_C[block]
-    threads = threads if len(samples.row_R) >= _MANY_SAMPLES else 1
-    batches = address_batches(samples, client_c, steps_c, job.batch_size, job.drop_single, job.seed, job.t, threads)
-    return Batches(to_device(batches.row_cJB, job.samples.x.device), batches.size_cJ)

@@ -1,16 +1,22 @@
-"""Seconds by stage of the work: `with stage("encode"): ...`, or `@stage("encode")` on a function.
+"""Seconds by stage of the work: `with stage("encode"): ...`, or `@staged("encode")` on a function.
 
 A stage costs next to nothing unless this thread has a running stopwatch (`with watch.running("rest"): ...`).
 """
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator
-from contextlib import ContextDecorator, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from typing import ParamSpec, TypeVar
 
 import torch
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+_NOT_TIMED = nullcontext()
 
 
 class Stopwatch:
@@ -28,20 +34,21 @@ class Stopwatch:
     def running(self, rest: str) -> Iterator[None]:
         """Time this thread's stages inside the block; time outside any stage counts for the stage `rest`."""
         token = _current.set(self)
-        self.begin(rest)
+        try:
+            with self.stage(rest):
+                yield
+        finally:
+            _current.reset(token)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self._count()
+        self._stages.append(name)
         try:
             yield
         finally:
-            self.end()
-            _current.reset(token)
-
-    def begin(self, name: str) -> None:
-        self._count()
-        self._stages.append(name)
-
-    def end(self) -> None:
-        self._count()
-        self._stages.pop()
+            self._count()
+            self._stages.pop()
 
     def _count(self) -> None:
         """Add the time since the last change of stage to the stage that ends or is interrupted."""
@@ -57,7 +64,7 @@ class Stopwatch:
 _current: ContextVar[Stopwatch | None] = ContextVar("stopwatch", default=None)
 
 
-class stage(ContextDecorator):  # noqa: N801 (reads like a function)
+def stage(name: str) -> AbstractContextManager[None]:
     """A stage of the work, timed if this thread's stopwatch is running.
 
     >>> watch = Stopwatch()
@@ -66,14 +73,19 @@ class stage(ContextDecorator):  # noqa: N801 (reads like a function)
     >>> sorted(watch.seconds)
     ['first', 'rest', 'second']
     """
+    watch = _current.get()
+    return _NOT_TIMED if watch is None else watch.stage(name)
 
-    def __init__(self, name: str):
-        self.name = name
 
-    def __enter__(self) -> None:
-        if (watch := _current.get()) is not None:
-            watch.begin(self.name)
+def staged(name: str) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
+    """Decorator: each call of the function is a stage of the work."""
 
-    def __exit__(self, *error: object) -> None:
-        if (watch := _current.get()) is not None:
-            watch.end()
+    def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
+        @functools.wraps(function)
+        def timed(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+            with stage(name):
+                return function(*args, **kwargs)
+
+        return timed
+
+    return decorate

@@ -6,6 +6,7 @@ Shape letters: c clients of a chunk, P parameters.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -49,30 +50,27 @@ class Local:
         if self.batch_size < 1:
             raise UserError(f"the batch size must be at least 1, not {self.batch_size}: set algorithm.local.batch_size")
 
-    @property
+    @cached_property
     def full_work(self) -> int:
         """E: the units of work asked for (one epoch by default)."""
         if self.steps is not None:
             return self.steps
         return 1 if self.epochs is None else self.epochs
 
-    def batch_at(self, t: int, most: int) -> int:
-        """The batch size of round t, for clients of at most `most` samples.
+    def batch_of(self, examples_C: Tensor, t: int) -> int:
+        """The batch size of round t, for clients with these numbers of samples.
 
-        >>> [Local(batch_size=5, growing_batch=True).batch_at(t, most=20) for t in (0, 1, 9)]
+        >>> [Local(batch_size=5, growing_batch=True).batch_of(torch.tensor([20, 8]), t) for t in (0, 1, 9)]
         [5, 10, 20]
         """
         if not self.growing_batch:
             return self.batch_size
+        most = int(examples_C.max()) if len(examples_C) else 1
         return min(self.batch_size * (t + 1), max(most, self.batch_size))
 
-    def batch_of(self, examples_C: Tensor, t: int) -> int:
-        """The batch size of round t, for clients with these numbers of samples."""
-        most = int(examples_C.max()) if self.growing_batch and len(examples_C) else 1
-        return self.batch_at(t, most)
-
-    def full_steps(self, per_epoch_C: Tensor) -> Tensor:
-        """Complete work of each client in mini-batches."""
+    def full_steps(self, examples_C: Tensor, drop_single: bool, t: int) -> Tensor:
+        """Complete work of clients with these numbers of samples, in mini-batches."""
+        per_epoch_C = steps_per_epoch(examples_C, self.batch_of(examples_C, t), drop_single)
         if self.steps is not None:
             return torch.where(per_epoch_C > 0, self.steps, 0)
         return per_epoch_C * self.full_work
@@ -109,16 +107,11 @@ def turn_out(
 
     A fraction is rounded down to whole mini-batches; less than one is an absence.
     """
-    full_C = full_steps(examples_C, local, drop_single, t)
+    full_C = local.full_steps(examples_C, drop_single, t)
     if bool((fraction_C == 1).all()):
         return turnout_of(client_C, full_C, full_C, local), full_C
     steps_C = (fraction_C * full_C + 1e-6).floor().long().clamp(max=full_C)
     return turnout_of(client_C, steps_C, full_C, local), steps_C
-
-
-def full_steps(examples_C: Tensor, local: Local, drop_single: bool, t: int) -> Tensor:
-    """Complete work of clients with these numbers of samples, in mini-batches."""
-    return local.full_steps(steps_per_epoch(examples_C, local.batch_of(examples_C, t), drop_single))
 
 
 def turnout_of(client_C: Tensor, steps_C: Tensor, full_C: Tensor, local: Local) -> Turnout:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
+from turnout.machine.profiling import staged
 from turnout.parts.substitution.stale import find_slots, forget_rows, keep_rows, no_rows
 from turnout.parts.updates import Applied
 from turnout.types import State
@@ -110,6 +111,7 @@ class FedAMP(Mixing):
         other_CS = other_CS / other_CS.sum(1, keepdim=True).clamp(min=1.0)
         return other_CS.scatter(1, own_C[:, None], 1 - other_CS.sum(1, keepdim=True))
 
+    @staged("mixing")
     def starts(self, state: State, client_C: Tensor, shared_P: Tensor) -> Tensor | None:
         slot_C = find_slots(state["client"], client_C)
         known_C = slot_C >= 0
@@ -128,6 +130,7 @@ class FedAMP(Mixing):
         own_CP[(slot_C >= 0).to(own_CP.device)] = state["rows"][slot_C[slot_C >= 0]].to(own_CP)
         return own_CP
 
+    @staged("mixing")
     def observe(self, state: State, applied: Applied) -> State:
         return keep_rows(state, applied.client_R, applied.models())
 

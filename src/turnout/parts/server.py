@@ -14,7 +14,7 @@ from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.parts.optimizers import check_adam
-from turnout.parts.updates import Aggregate
+from turnout.parts.updates import Updates
 from turnout.types import State
 
 
@@ -24,9 +24,9 @@ class ServerStep(Protocol):
     def begin(self, width: int) -> State:
         """The state before the first round."""
 
-    def step(self, update_P: Tensor, state: State, aggregate: Aggregate) -> tuple[Tensor, State]:
-        """The change to apply to the shared parameters `aggregate.start_P`; `aggregate` has the replies and their
-        weights, for a method that needs more than their sum. The state that is passed in is not modified."""
+    def step(self, update_P: Tensor, state: State, updates: Updates) -> tuple[Tensor, State]:
+        """The change to apply to the shared parameters `updates.start_P`; `updates` are those that were used, for a
+        method that needs more than their sum. The state that is passed in is not modified."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ServerSGD:
     def begin(self, width: int) -> State:
         return {}
 
-    def step(self, update_P: Tensor, state: State, aggregate: Aggregate) -> tuple[Tensor, State]:
+    def step(self, update_P: Tensor, state: State, updates: Updates) -> tuple[Tensor, State]:
         return update_P * self.lr, state
 
 
@@ -68,7 +68,7 @@ class Adaptive(ABC):
     def begin(self, width: int) -> State:
         return {"first": torch.zeros(width), "second": torch.full((width,), self.tau**2)}
 
-    def step(self, update_P: Tensor, state: State, aggregate: Aggregate) -> tuple[Tensor, State]:
+    def step(self, update_P: Tensor, state: State, updates: Updates) -> tuple[Tensor, State]:
         m_P = self.beta1 * state["first"] + (1 - self.beta1) * update_P
         v_P = self.second(state["second"], update_P.square())
         return self.lr * m_P / (v_P.sqrt() + self.tau), {"first": m_P, "second": v_P}

@@ -1,4 +1,4 @@
-"""The replies of a round as the server's parts see them: decoded, then weighed and summed, then applied.
+"""The replies of a round as the server's parts see them: decoded, then summed and applied.
 
 Shape letters: C clients of the cohort, R replies, P shared parameters, L clients that have left.
 """
@@ -6,7 +6,7 @@ Shape letters: C clients of the cohort, R replies, P shared parameters, L client
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -98,32 +98,14 @@ class Updates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aggregate(Updates):
-    """Updates after aggregation, of the replies that were used. The server step sees this.
+class Applied(Updates):
+    """The updates that were used, after the server step. Mixing, selection and the server side of terms see this.
 
     weight_R  coefficient of each update in the sum
     sum_P     weighted sum of the updates
+    new_P     the shared parameters after the step and the encoding of the broadcast
     """
 
     weight_R: Tensor
     sum_P: Tensor
-
-    @classmethod
-    def of(cls, updates: Updates, weight_R: Tensor, sum_P: Tensor) -> Aggregate:
-        """These updates with their weights and their sum."""
-        return cls(**{f.name: getattr(updates, f.name) for f in fields(Updates)}, weight_R=weight_R, sum_P=sum_P)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Applied(Aggregate):
-    """An aggregate after the server step. Mixing, selection and the server side of terms see this.
-
-    new_P  the shared parameters after the step and the encoding of the broadcast
-    """
-
     new_P: Tensor
-
-    @classmethod
-    def after(cls, aggregate: Aggregate, new_P: Tensor) -> Applied:
-        """The aggregate, applied to the shared parameters."""
-        return cls(**{f.name: getattr(aggregate, f.name) for f in fields(Aggregate)}, new_P=new_P)

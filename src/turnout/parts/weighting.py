@@ -144,7 +144,7 @@ class Shares:
         >>> Shares(over="unbiased").of(torch.tensor([1, 3]), members=10, mean_examples=4.0)
         tensor([0.1250, 0.3750], dtype=torch.float64)
         """
-        size_C = self._sizes(examples_C)
+        size_C = (torch.ones_like(examples_C) if self.by == "uniform" else examples_C).to(torch.float64)
         if self.over == "normalised":
             return size_C / size_C.sum().clamp(min=1e-300)
         mean = 1.0 if self.by == "uniform" or mean_examples is None else mean_examples
@@ -156,15 +156,12 @@ class Shares:
         >>> Shares().parts(torch.tensor([1, 3]), members=10, mean_examples=lambda: 2.0)
         tensor([0.0500, 0.1500], dtype=torch.float64)
         """
-        return self._sizes(examples_I) / self.mass(members, mean_examples)
+        size_I = torch.ones_like(examples_I) if self.by == "uniform" else examples_I
+        return size_I.to(torch.float64) / self.mass(members, mean_examples)
 
     def mass(self, members: int, mean_examples: Callable[[], float]) -> float:
         """Total mass of an objective: clients, or samples (counted only if needed)."""
         return members * (1.0 if self.by == "uniform" else mean_examples())
-
-    def _sizes(self, examples_C: Tensor) -> Tensor:
-        size_C = examples_C.to(torch.float64)
-        return torch.ones_like(size_C) if self.by == "uniform" else size_C
 
 
 KINDS = {

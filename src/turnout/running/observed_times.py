@@ -14,7 +14,6 @@ from statistics import median
 import numpy as np
 import torch
 
-from turnout.context import Context
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.running.records.records import Records
@@ -23,8 +22,8 @@ from turnout.running.result import Run, open_one
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.weights import Weights
 from turnout.runtimes.inprocess import InProcessRuntime
-from turnout.server.cohort import cohort_of
-from turnout.server.downloads import make_download
+from turnout.server.asking import cohort_of, make_download
+from turnout.server.state import Context
 from turnout.settings import InProcess
 from turnout.world.devices.device_file import Observation, ObservedDevices, devices_of, write_devices
 

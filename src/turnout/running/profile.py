@@ -19,7 +19,6 @@ THEN = "delete it; --profile measures again"
 
 STAGES = {
     "membership": "joining and leaving",
-    "selection": "choosing the cohort",
     "mixing": "the start of each client",
     "participation": "drawing the turnout",
     "client state": "reading and writing clients' state",
@@ -29,9 +28,9 @@ STAGES = {
     "decode": "messages to updates",
     "similarity": "similarities of clients' updates",
     "substitution": "shares of absent clients",
-    "aggregate": "updates to one",
-    "weights": "shares, weights, means of states, the record of the round",
-    "server step": "the server's optimizer",
+    "aggregate": "weights, and updates to one",
+    "weights": "the cohort and its shares, what it is sent, the record of the round",
+    "server step": "the server's optimizer, means of states, what parts remember",
     "broadcast": "encoding the change, and what clients must fetch",
     "terms": "the server's part of terms",
     "evaluate": "the global model, and clients' own models",

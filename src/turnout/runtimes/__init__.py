@@ -9,8 +9,7 @@
     processes    groups of workers as processes of torch.distributed
     ray          groups of workers on a Ray cluster
     wire         the records of exchange.py as trees, and trees as bytes or tensors
-    border       what a device may send: a typed schema for each kind of answer
-    schema       kinds of values, and messages read by them
+    border       what a device may send: kinds of values, and a schema for each kind of answer
     remote       clients on real devices: tasks for them, and the device's own side
 
 Tracks, evaluation, records and the loop see only the promise in exchange.py.

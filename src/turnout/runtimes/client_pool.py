@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,13 @@ from torch import Tensor
 from turnout.clients.activations import blank
 from turnout.clients.calibration import Calibration
 from turnout.clients.metrics import Models, measure, measure_clients, measure_own, objective_gradient
-from turnout.clients.probes import Watch
+from turnout.clients.probes import WorkHooks
 from turnout.clients.state import ClientState, central_model, initial_rows, state_from
 from turnout.clients.store import ClientStore
-from turnout.clients.work import Workplace, client_work
+from turnout.clients.work import client_work
 from turnout.data import Federation
 from turnout.engine.backprop import loss_by_hand
-from turnout.engine.job import plain_sgd
+from turnout.engine.job import Job, plain_sgd
 from turnout.engine.network import Network
 from turnout.engine.train import order_bytes
 from turnout.engine.trainers import make_trainer
@@ -58,6 +59,8 @@ class ClientPool:
         module = first.module.to(place.device, place.dtype)
         self.model = Model(module, first.layout, first.flat_P.to(place.dtype), states)
         self.network = Network.of(self.model.module, self.model.layout, self.task.loss)
+        self.drop_single = self.network.has_batch_statistics()
+        self.probes = self.evaluate.recovery or self.evaluate.gradients or self.evaluate.activations
         rows = initial_rows(first.layout, self.model.flat_P, states, algorithm)
         seen = blank(module) if self.evaluate.activations else {}
         rows |= {f"seen/{name}": value.to(place.dtype) for name, value in seen.items()}
@@ -68,32 +71,61 @@ class ClientPool:
         self.trainer = make_trainer(experiment.runtime.compute, self.network, loss, x, y, optimizer)
         world = experiment.world
         self.attackers = attackers_of(world.attack, world.attackers, self.federation.clients, self.seed)
-        self._pending: tuple[Tensor, Tensors] | None = None
+        self.pending: tuple[Tensor, Tensors] | None = None  # clients and rows that are held for the last round
         self._held = read_by_held(algorithm, self.store.initial)
 
     # -- a round
 
-    def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, ClientState]:
-        """The replies of the clients that work, and what they would keep; nothing is kept yet.
+    def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, Tensors]:
+        """The replies of the clients that work, and the rows they would keep; nothing is kept yet.
 
         `dense`: do not encode updates, for work that is only looked at; nothing is probed then, and no client attacks.
         """
-        state = self.state(asked.client_R, download.states, download.outbox)
-        place_I, found = self._calibrated(asked.client_R, download.start, download.states, download.t)
-        if len(place_I):
-            state = state.with_statistics(place_I, found)
-        samples = self._samples(asked.client_R, download.t)
+        client_R, t = asked.client_R, download.t
+        state = self.state(client_R, download.states, download.outbox)
+        if self.algorithm.newcomers == "calibrated":
+            place_I, found = self._calibrated(client_R, download.start, download.states, t)
+            state = state.with_statistics(place_I, found) if len(place_I) else state
+        algorithm, hooks = self.algorithm, None
         if dense:
-            place = Workplace(self.trainer, replace(self.algorithm, compression=Dense()))
-        else:
-            watch, probed = None, self.evaluate
-            if probed.recovery or probed.gradients or probed.activations:
-                test = self.federation.test(asked.client_R, download.t)
-                watch = Watch(probed, self.task, test, self._noisy(asked.client_R))
-            place = Workplace(self.trainer, self.algorithm, watch, self.attackers)
-        magnitudes = place.watch is not None and place.watch.magnitudes
-        job = state.job(self.network, place.algorithm, download, asked, samples, self.seed, magnitudes)
-        return client_work(place, download, job, state)
+            algorithm = replace(algorithm, compression=Dense())
+        elif self.attackers is not None or self.probes:
+            central = central_model(self.model.layout, download.shared_P, download.states)
+            tests = cache(partial(self.federation.test, client_R, t))
+            noisy_R = self._noisy(client_R) if self.probes else None
+            hooks = WorkHooks(self.evaluate, self.task, tests, noisy_R, central, self.attackers)
+        job = self._job(algorithm, state, download, asked, magnitudes=self.evaluate.gradients and not dense)
+        return client_work(self.trainer, algorithm, job, state, hooks)
+
+    def _job(
+        self, algorithm: Algorithm, state: ClientState, download: Download, asked: Assignment, magnitudes: bool
+    ) -> Job:
+        """The local work of clients: from what they download and what they have of their own."""
+        layout, local, client_R = self.model.layout, algorithm.local, asked.client_R
+        start_P, samples = download.start(client_R), self._samples(client_R, download.t)
+        slots, count_R = state.moments(download.states, layout) if local.optimizer.slots else ({}, None)
+        return Job(
+            client_C=client_R,
+            steps_C=asked.steps_R,
+            samples=samples,
+            start_P=state.start(start_P) if layout.width > layout.shared else start_P,
+            states={name: download.states[name] for name in layout.shared_states} | state.states,
+            own_states=frozenset(state.states),
+            lr=download.lr,
+            batch_size=local.batch_of(samples.count_C, download.t),
+            drop_single=self.drop_single,
+            seed=self.seed,
+            t=download.t,
+            optimizer=local.optimizer,
+            slots=slots,
+            count_C=count_R,
+            scale_C=asked.scale_R,
+            limit=asked.limit,
+            terms=algorithm.terms,
+            server_term_states=download.term_states,
+            term_states=state.term_states,
+            magnitudes=magnitudes,
+        )
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         """What clients say of their download whose work does not count: the model they held, and bytes of terms."""
@@ -102,28 +134,22 @@ class ClientPool:
         bytes_I = terms_bytes(self.algorithm.terms, download.term_states, rows.term_states, len(client_I))
         return Replies(client_I, held, report={"bytes_down": bytes_I})
 
-    def keep(self, replies: Replies, state: ClientState) -> None:
+    def keep(self, replies: Replies, rows: Tensors) -> None:
         """Hold what clients would keep until it is known whether their replies are used."""
-        good_R, client_R, rows = replies.report["finite"], replies.client_R, state.to_rows()
+        good_R, client_R = replies.report["finite"], replies.client_R
         if not bool(good_R.all()):
             client_R, rows = client_R[good_R], {name: value[good_R.to(value.device)] for name, value in rows.items()}
-        self._pending = (client_R, rows) if len(client_R) else None
-
-    def let_go(self) -> tuple[Tensor, Tensors] | None:
-        """Clients and rows of what was held for the last round, which is not held any more; None: nothing."""
-        pending, self._pending = self._pending, None
-        return pending
+        self.pending = (client_R, rows) if len(client_R) else None
 
     def commit(self, client_R: Tensor) -> None:
         """What these clients kept of the last round is theirs now; what others kept is dropped."""
-        pending = self.let_go()
-        if pending is None:
+        if self.pending is None:
             return
-        client_K, rows = pending
+        (client_K, rows), self.pending = self.pending, None
         if not torch.equal(client_K, client_R):
             used_K = torch.isin(client_K, client_R)
             client_K, rows = client_K[used_K], {n: v[used_K.to(v.device)] for n, v in rows.items()}
-        with stage("client state"):
+        if rows:
             self.store.scatter(client_K, rows)
 
     def state(
@@ -135,20 +161,19 @@ class ClientPool:
     ) -> ClientState:
         """What these clients have of their own, after hearing what they were told; who is new begins with the average,
         where it is among the states."""
-        with stage("client state"):
-            state = state_from(self.store.gather(client_C, wanted), len(client_C), self.place.device)
-        state = state.welcome(lambda: ~self.store.knows(client_C), states)
-        return state.notified(client_C, outbox, self.algorithm.terms)
+        rows = self.store.gather(client_C, wanted) if self.store.initial else {}
+        state = state_from(rows, len(client_C), self.place.device)
+        if self.algorithm.newcomers == "average":
+            state = state.welcome(lambda: ~self.store.knows(client_C), states)
+        return state.notified(client_C, outbox, self.algorithm.terms) if outbox.messages else state
 
     def _calibrated(
         self, client_C: Tensor, start: Callable[[Tensor], Tensor], states: Tensors, t: int
     ) -> tuple[Tensor, Tensors]:
-        """Which of these clients are new and so have statistics made for them, and those; nobody unless asked for.
+        """Which of these clients are new and so have statistics made for them, and those.
 
         `start` gives the shared parameters that some clients begin with.
         """
-        if self.algorithm.newcomers != "calibrated":
-            return client_C[:0], {}
         place_I = (~self.store.knows(client_C)).nonzero().squeeze(1)
         client_I, layout, place = client_C[place_I], self.model.layout, self.place
         own_Q = place.put(self.model.flat_P[layout.shared :])
@@ -214,7 +239,9 @@ class ClientPool:
         layout, terms = self.model.layout, [term for term in self.algorithm.terms if isinstance(term, PersonalModel)]
         sent = states_to_send(asked.states, self.algorithm.newcomers)
         wanted = ("personal", "state/", *(f"term/{term.name}/" for term in terms))
-        new_I, found = self._calibrated(asked.client_C, asked.start_of, asked.states, asked.t)
+        new_I, found = asked.client_C[:0], Tensors()
+        if self.algorithm.newcomers == "calibrated":
+            new_I, found = self._calibrated(asked.client_C, asked.start_of, asked.states, asked.t)
 
         def models(place_c: Tensor) -> tuple[Tensor, Tensors]:
             client_c = asked.client_C[place_c]
@@ -283,6 +310,9 @@ class ClientPool:
 
     def load(self, folder: Path, files: list[str]) -> None:
         self.store.load(folder, files)
+
+    def close(self) -> None:
+        """There is nothing to release."""
 
 
 def departure_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm: Algorithm) -> Departure:

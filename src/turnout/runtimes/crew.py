@@ -8,11 +8,11 @@ and back (processes.py, ray.py); `Hand` is a worker in its own process. Workers 
 from __future__ import annotations
 
 import traceback
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from turnout.errors import UserError
 from turnout.settings import InProcess
@@ -77,61 +77,59 @@ class WorkerGroup(Protocol):
 
     settled: bool
 
+    def ready(self) -> int:
+        """Into how many parts the next cohort is cut."""
+
     def open(self, kind: type, setup: Any, compute: InProcess) -> None:
         """A run begins, whose workers are `kind(setup, compute)`."""
-        ...
 
     def share(self, what: str, common: State, parts: int) -> None:
         """Send what all parts of the next question have in common."""
-        ...
 
     def is_free(self) -> bool:
         """Whether a worker can take a part; waits for one where none has a part."""
-        ...
 
     def give(self, i: int, part: State) -> None:
         """Send part i to a free worker."""
-        ...
 
     def collect(self) -> tuple[int, State | WorkerLost]:
         """The next part that is done, with its answer; or that its worker has died over it."""
-        ...
 
     def end(self) -> None: ...
 
 
-class RemoteWorkers(ABC):
+@dataclass
+class RemoteWorkers:
     """Workers elsewhere for one run, each `kind(setup(), compute)`: started when there is work for them.
 
-    here    how many parts (0 or 1) this process does itself
-    copies  how often the data lies in the memory of this machine
+    name     of the group, by which several runs share it
+    start    starts the group
+    about    what a run's description says of it
+    here     how many parts (0 or 1) this process does itself
+    copies   how often the data lies in the memory of this machine
     """
 
-    here: ClassVar[int] = 0
+    name: str
+    start: Callable[[], WorkerGroup]
+    kind: type
+    setup: Callable[[], Any]
+    compute: InProcess
+    about: dict[str, Any]
+    here: int = 0
     copies: int = 1
-
-    def __init__(self, name: str, kind: type, setup: Callable[[], Any], compute: InProcess):
-        self._name, self._kind, self._setup, self._compute = name, kind, setup, compute
-        self._is_open = False
+    is_open: bool = field(default=False, init=False)
 
     @property
-    @abstractmethod
     def parts(self) -> int:
-        """Into how many parts the next cohort is cut."""
-
-    @abstractmethod
-    def start(self) -> WorkerGroup: ...
-
-    @abstractmethod
-    def describe(self) -> dict[str, Any]: ...
+        return self.group.ready()
 
     @property
-    def group(self) -> Any:
+    def group(self) -> WorkerGroup:
         """The processes, ready for this run."""
-        group: WorkerGroup = KEPT.started(self._name, self.start, lambda group: group.end())
-        if not self._is_open:
-            self._is_open = True
-            group.open(self._kind, self._setup(), self._compute)
+        group: WorkerGroup = KEPT.started(self.name, self.start, lambda group: group.end())
+        if not self.is_open:
+            self.is_open = True
+            group.open(self.kind, self.setup(), self.compute)
         return group
 
     def each(self, what: str, common: State, parts: Sequence[State], meanwhile: Callable[[], None]) -> list[State]:
@@ -149,7 +147,7 @@ class RemoteWorkers(ABC):
                 group.give(waiting[0], parts[waiting.popleft()])
 
         try:
-            group: WorkerGroup = self.group
+            group = self.group
             group.settled = False
             group.share(what, common, len(parts))
             give_out()
@@ -157,7 +155,11 @@ class RemoteWorkers(ABC):
             while len(answers) < len(parts):
                 i, found = group.collect()
                 if not isinstance(found, WorkerLost):
-                    answers[i] = _checked(found)
+                    answers[i] = found
+                    if "mistake" in found:
+                        raise UserError(found["mistake"])
+                    if "error" in found:
+                        raise RuntimeError(f"in another process: {found['error']}")
                 elif tries[i] == TRIES:
                     raise UserError(f"{TRIES} workers have died over one part of a round: {found}")
                 else:
@@ -165,8 +167,8 @@ class RemoteWorkers(ABC):
                 give_out()
             group.settled = True
         except BaseException as error:  # the workers are in the middle of something
-            self._is_open = False
-            KEPT.end(self._name)
+            self.is_open = False
+            KEPT.end(self.name)
             if isinstance(error, WorkerLost):
                 advice = "what is on the disk is complete: resume with --resume (Python: resume=True)"
                 raise UserError(f"{error}; {advice}") from None
@@ -175,18 +177,9 @@ class RemoteWorkers(ABC):
 
     def close(self) -> None:
         """The run has ended."""
-        if self._is_open:
-            self._is_open = False
-            KEPT.let_go(self._name)
-
-
-def _checked(answer: State) -> State:
-    """The answer of a `Hand`, unless something went wrong there."""
-    if "mistake" in answer:
-        raise UserError(answer["mistake"])
-    if "error" in answer:
-        raise RuntimeError(f"in another process: {answer['error']}")
-    return answer
+        if self.is_open:
+            self.is_open = False
+            KEPT.let_go(self.name)
 
 
 class Hand:

@@ -7,21 +7,17 @@ Shape letters: C clients of the cohort, R participants.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from turnout.clients.state import ClientState
 from turnout.clients.work import assign_work
 from turnout.data import Federation
-from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, Simulation
+from turnout.exchange import Assignment, Download, Measure, Simulation
 from turnout.experiment import Experiment
-from turnout.layout import Layout
 from turnout.machine.profiling import stage
 from turnout.parts.local import turn_out
 from turnout.runtimes.client_pool import ClientPool
@@ -64,7 +60,7 @@ class SimulatedWorld:
         return self.federation.names
 
     def events(self, t: int) -> Sequence[Event]:
-        return self.calendar.at(t)
+        return self.calendar.by_round.get(t, ())
 
     def noted(self) -> Extra:
         """A simulation has nothing to tell beside its turnout."""
@@ -76,19 +72,20 @@ class SimulatedWorld:
         return finished(participation, client_C, t, full_work, self.seed, self.groups)
 
 
-class Simulated(SimulatedWorld, ABC):
-    """What every simulated runtime of the weight track draws: turnout, and the work of those who count."""
+class Simulated(SimulatedWorld):
+    """What every simulated runtime of the weight track draws: turnout, and the work of those who count.
+
+    unfinished  what clients say of their download; a runtime asks them
+    """
+
+    unfinished: Callable[[Tensor, Download], Replies]
 
     def __init__(self, setup: Setup):
         super().__init__(setup.experiment, setup.data, setup.calendar)
-        self.setup, self.algorithm = setup, setup.algorithm
+        self.setup, self.algorithm, self.layout = setup, setup.algorithm, setup.model.layout
         self.drop_single = setup.model.batch_statistics
         devices = setup.experiment.world.devices
         self.timing = None if devices is None else Timing.of(setup, devices)
-
-    @property
-    def layout(self) -> Layout:
-        return self.setup.model.layout
 
     def plan(self, client_C: Tensor, download: Download) -> tuple[Turnout, Assignment | None]:
         """Draw who turns up (with devices, in the time there is), and give work to those whose work counts, most first;
@@ -101,10 +98,6 @@ class Simulated(SimulatedWorld, ABC):
         if self.attackers is not None:
             turnout = self.attackers.claimed_work(turnout)
         return turnout, assign_work(self.algorithm, turnout, steps_C)
-
-    @abstractmethod
-    def unfinished(self, client_I: Tensor, download: Download) -> Replies:
-        """What clients say of their download; a runtime asks them."""
 
     def turn_out(self, client_C: Tensor, t: int) -> tuple[Turnout, Tensor]:
         """Who turns up with how much work, and how many steps that is."""
@@ -122,11 +115,18 @@ class Simulated(SimulatedWorld, ABC):
 
 
 class InProcessRuntime(Simulated):
-    """Simulated clients in this process: `ClientPool`, called directly."""
+    """Simulated clients of a `ClientPool` that is called directly; it may have part of the work done elsewhere."""
 
-    def __init__(self, setup: Setup):
+    def __init__(self, setup: Setup, clients: ClientPool | None = None):
         super().__init__(setup)
-        self.clients = ClientPool(setup)
+        pool = self.clients = ClientPool(setup) if clients is None else clients
+        self.unfinished, self.depart, self.forget, self.measure = (
+            pool.unfinished,
+            pool.depart,
+            pool.forget,
+            pool.measure,
+        )
+        self.save, self.close, self.describe, self.memory = pool.save, pool.close, pool.describe, pool.memory
 
     @property
     def simulation(self) -> Simulation:
@@ -136,28 +136,12 @@ class InProcessRuntime(Simulated):
         turnout, asked = self.plan(client_C, download)
         if asked is None:
             return turnout, None
-        replies, state = self.work(download, asked)
-        self.clients.keep(replies, state)
+        replies, rows = self.clients.work(download, asked)
+        self.clients.keep(replies, rows)
         return turnout, replies
-
-    def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, ClientState]:
-        """Map client work over those who work: their replies, and what they would keep.
-
-        `dense`: updates as they are, for work that is only looked at.
-        """
-        return self.clients.work(download, asked, dense)
-
-    def unfinished(self, client_I: Tensor, download: Download) -> Replies:
-        return self.clients.unfinished(client_I, download)
 
     def commit(self, t: int, client_R: Tensor) -> None:
         self.clients.commit(client_R)
-
-    def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
-        return self.clients.depart(client_I, outbox)
-
-    def forget(self, client_I: Tensor) -> None:
-        self.clients.forget(client_I)
 
     def gradient(self, shared_P: Tensor, states: Tensors, client_C: Tensor, share_C: Tensor, t: int) -> Tensor | None:
         """What is personal has its first values, as in the model that is evaluated."""
@@ -169,26 +153,11 @@ class InProcessRuntime(Simulated):
             found_P = clients.mean_gradient(flat_P, own, client_C[here_C], share_C[here_C], t)
         return None if found_P is None else found_P[: self.layout.shared]
 
-    def measure(self, asked: Measure) -> Measured:
-        return self.clients.measure(asked)
-
-    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        return self.clients.save(folder, mark, files)
-
     def load(self, run: str, folder: Path, files: list[str]) -> None:
         self.clients.load(folder, files)
 
     def durable(self, t: int) -> None:
         """Rows go back to files that the checkpoint names: nothing else has to be kept."""
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
-
-    def describe(self) -> dict[str, Any]:
-        return self.clients.describe()
-
-    def memory(self, cohort: int, ever: int) -> dict[str, int]:
-        return self.clients.memory(cohort, ever)
 
     # -- what only a simulation can be asked
 
@@ -196,7 +165,7 @@ class InProcessRuntime(Simulated):
         asked = self.full_work(client_C, download.t)
         if len(asked.client_R) == 0:
             return asked.client_R, download.shared_P.new_empty(0, len(download.shared_P))
-        replies, _ = self.work(download, asked, dense=True)
+        replies, _ = self.clients.work(download, asked, dense=True)
         return asked.client_R, replies.message.tensors["update"]
 
     def own_model(self, client: int, asked: Measure) -> tuple[Tensor, Tensors]:

@@ -14,12 +14,11 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from turnout.clients.state import ClientState, state_from
 from turnout.engine.trainers import place_of
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Download, Measure, Measured, Runtime
@@ -28,8 +27,8 @@ from turnout.runtimes import wire
 from turnout.runtimes.client_pool import ClientPool
 from turnout.runtimes.crew import RemoteWorkers
 from turnout.runtimes.inprocess import InProcessRuntime
-from turnout.runtimes.processes import ProcessWorkers, divided
-from turnout.runtimes.ray import RayWorkers
+from turnout.runtimes.processes import divided, process_workers
+from turnout.runtimes.ray import ray_workers
 from turnout.runtimes.setup import Model, Setup
 from turnout.settings import InProcess, Processes, Ray
 from turnout.types import Replies, State, Tensors, flatten
@@ -50,6 +49,7 @@ class NoWorkers:
     """The process that asks does all the work itself."""
 
     here = parts = copies = 1
+    about: ClassVar[dict[str, Any]] = {}
 
     def each(self, what: str, common: State, parts: Sequence[State], meanwhile: Callable[[], None]) -> list[State]:
         meanwhile()
@@ -58,12 +58,9 @@ class NoWorkers:
     def close(self) -> None:
         """There is nothing to release."""
 
-    def describe(self) -> dict[str, Any]:
-        return {}
 
-
-class PartedRuntime(InProcessRuntime):
-    """The server's side: everything is as in one process, but that parts of a cohort are worked on elsewhere.
+class PartedPool(ClientPool):
+    """The server's side: a pool that has parts of a cohort worked on elsewhere.
 
     `beyond`: the seconds that the last cohort took beyond the training of its slowest part.
     """
@@ -74,7 +71,7 @@ class PartedRuntime(InProcessRuntime):
         super().__init__(setup)
         self.workers = workers
 
-    def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, ClientState]:
+    def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, Tensors]:
         places, start = dealt(len(asked.client_R), self.workers.parts), time.perf_counter()
         common = {name: value for name, value in wire.download_tree(download).items() if name in TOGETHER}
         parts: list[State] = []
@@ -86,13 +83,13 @@ class PartedRuntime(InProcessRuntime):
             parts.append({"own": own, **rest, **self._kept(part.client_R)})
         found: list[tuple[Replies, Tensors]] = []
         seconds: list[float] = []
-        device = self.setup.place.device
+        device = self.place.device
 
         def meanwhile() -> None:
             for place in places[: self.workers.here]:
                 began = time.perf_counter()
-                replies, state = super(PartedRuntime, self).work(download, asked.take(place), dense)
-                found.append((replies, {} if dense else state.to_rows()))
+                replies, rows = super(PartedPool, self).work(download, asked.take(place), dense)
+                found.append((replies, {} if dense else rows))
                 seconds.append(time.perf_counter() - began)
 
         for answer in self.workers.each("work", common, parts, meanwhile):
@@ -101,20 +98,18 @@ class PartedRuntime(InProcessRuntime):
             seconds.append(answer["seconds"])
         order = torch.cat(places).argsort()
         replies = Replies.join([replies for replies, _ in found]).take(order)
-        state = state_from(_joined([rows for _, rows in found], order), len(order), device)
         self.beyond = time.perf_counter() - start - max(seconds)
-        return replies, state
+        return replies, _joined([rows for _, rows in found], order)
 
     def _kept(self, client_R: Tensor, names: tuple[str, ...] = ("",)) -> State:
         """Who of these clients has rows, and those."""
-        store = self.clients.store
-        client_K = client_R[store.knows(client_R)]
-        return {"client": client_K, "rows": store.gather(client_K, lambda name: name.startswith(names))}
+        client_K = client_R[self.store.knows(client_R)]
+        return {"client": client_K, "rows": self.store.gather(client_K, lambda name: name.startswith(names))}
 
     def measure(self, asked: Measure) -> Measured:
         """The one model here, and clients one by one where they would work."""
         if not (asked.common or asked.own):
-            return self.clients.measure(asked)
+            return super().measure(asked)
         central, alone = replace(asked, common=False, own=False), replace(asked, central={})
         common = {"shared": asked.shared_P, "states": asked.states}
         places = dealt(len(asked.client_C), self.workers.parts)
@@ -128,9 +123,9 @@ class PartedRuntime(InProcessRuntime):
         one, found = list[Measured](), list[Measured]()
 
         def meanwhile() -> None:
-            one.append(self.clients.measure(central))
+            one.append(super(PartedPool, self).measure(central))
             for place in places[: self.workers.here]:
-                found.append(self.clients.measure(replace(alone, client_C=asked.client_C[place])))
+                found.append(super(PartedPool, self).measure(replace(alone, client_C=asked.client_C[place])))
 
         answers = self.workers.each("measure", common, parts, meanwhile)
         found += [wire.measured_of(answer) for answer in answers]
@@ -143,7 +138,7 @@ class PartedRuntime(InProcessRuntime):
         self.workers.close()
 
     def describe(self) -> dict[str, Any]:
-        return super().describe() | self.workers.describe()
+        return super().describe() | self.workers.about
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:
         found = super().memory(cohort, ever)
@@ -164,9 +159,9 @@ class Worker:
         download = wire.download_of(tree)
         self._remember(part)
         start = time.perf_counter()
-        replies, state = self.clients.work(download, asked, part["dense"])
-        rows = {} if part["dense"] else state.to_rows()
-        return {"replies": wire.replies_tree(replies), "rows": rows, "seconds": time.perf_counter() - start}
+        replies, rows = self.clients.work(download, asked, part["dense"])
+        kept = {} if part["dense"] else rows
+        return {"replies": wire.replies_tree(replies), "rows": kept, "seconds": time.perf_counter() - start}
 
     def measure(self, common: State, part: State) -> State:
         """Models of some clients, one by one."""
@@ -191,11 +186,11 @@ def _joined(parts: Sequence[Tensors], order: Tensor) -> Tensors:
 def workers_of(settings: Processes | Ray, kind: type, setup: Callable[[], Any]) -> RemoteWorkers:
     """The workers that settings name, each `kind(setup(), compute)`."""
     if isinstance(settings, Processes):
-        return ProcessWorkers(settings, kind, setup)
-    return RayWorkers(settings, kind, setup)
+        return process_workers(settings, kind, setup)
+    return ray_workers(settings, kind, setup)
 
 
-def in_parts(setup: Setup) -> PartedRuntime:
+def in_parts(setup: Setup) -> InProcessRuntime:
     """A runtime that deals parts of each cohort out."""
     settings = setup.experiment.runtime
     if isinstance(settings, Processes):
@@ -208,7 +203,7 @@ def in_parts(setup: Setup) -> PartedRuntime:
         module, states = copy.deepcopy(model.module).to(cpu), wire.placed(model.states, cpu)
         return replace(setup, model=Model(module, model.layout, model.flat_P.cpu(), states))
 
-    return PartedRuntime(setup, workers_of(settings, Worker, for_workers))
+    return InProcessRuntime(setup, PartedPool(setup, workers_of(settings, Worker, for_workers)))
 
 
 RUNTIMES: dict[type, Callable[[Setup], Runtime]] = {InProcess: InProcessRuntime, Processes: in_parts, Ray: in_parts}

@@ -46,42 +46,23 @@ HOST = "127.0.0.1"
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-class ProcessWorkers(RemoteWorkers):
-    """This process, which does the first part itself, and others."""
-
-    here = 1
-
-    def __init__(self, settings: Processes, kind: type, setup: Callable[[], Any]):
-        super().__init__(GROUP, kind, setup, settings.compute)
-        self.number, self.copies = number_of(settings), on_this_machine(settings)
-
-    @property
-    def parts(self) -> int:
-        return self.number
-
-    def start(self) -> Ranks:
-        return opened(self.number)
-
-    def describe(self) -> dict[str, Any]:
-        return {"processes": self.number}
+def process_workers(settings: Processes, kind: type, setup: Callable[[], Any]) -> RemoteWorkers:
+    """This process, which does the first part itself, and others; torchrun decides how many where it starts them."""
+    number = settings.number
+    if under_torchrun():
+        size = int(os.environ["WORLD_SIZE"])
+        if os.environ["RANK"] != "0":
+            raise UserError("torchrun runs this program in every process, and only the first has the experiment: use "
+                          "torchrun -m turnout run, or runtime.kind = 'processes' without torchrun")  # fmt: skip
+        if size != number:
+            raise UserError(f"torchrun has started {size} processes, and runtime.number is {number}: say the same")
+    about, copies = {"processes": number}, on_this_machine(settings)
+    return RemoteWorkers(GROUP, lambda: opened(number), kind, setup, settings.compute, about, here=1, copies=copies)
 
 
 def divided(settings: Processes) -> Processes:
     """The same with the cores of a machine divided among its processes, unless the settings say how many threads."""
     return replace(settings, compute=settings.compute.on_threads(max(1, cores() // on_this_machine(settings))))
-
-
-def number_of(settings: Processes) -> int:
-    """How many processes; torchrun has decided it where it has started them."""
-    if not under_torchrun():
-        return settings.number
-    size = int(os.environ["WORLD_SIZE"])
-    if os.environ["RANK"] != "0":
-        raise UserError("torchrun runs this program in every process, and only the first has the experiment: use "
-                      "torchrun -m turnout run, or runtime.kind = 'processes' without torchrun")  # fmt: skip
-    if size != settings.number:
-        raise UserError(f"torchrun has started {size} processes, and runtime.number is {settings.number}: say the same")
-    return size
 
 
 def on_this_machine(settings: Processes) -> int:
@@ -105,6 +86,9 @@ class Ranks:
         self._given = deque[int]()
 
     # -- the first process
+
+    def ready(self) -> int:
+        return self.size
 
     def open(self, kind: type, setup: Any, compute: InProcess) -> None:
         written = io.BytesIO()

@@ -34,26 +34,13 @@ NO_CLUSTER = "runtime.address = {!r}: no Ray cluster answers there ({}); start o
 START_SECONDS = 120.0  # how long to wait for workers
 
 
-class RayWorkers(RemoteWorkers):
+def ray_workers(settings: Settings, kind: type, setup: Callable[[], Any]) -> RemoteWorkers:
     """Workers on a Ray cluster."""
-
-    def __init__(self, settings: Settings, kind: type, setup: Callable[[], Any]):
-        compute = settings.compute
-        device = "cpu" if compute.device == "auto" and not settings.gpus else compute.device
-        compute = replace(compute, threads=compute.threads or settings.cpus, device=device)
-        super().__init__(f"ray {replace(settings, compute=InProcess())}", kind, setup, compute)
-        self.ray, self.settings = optional("ray", "runtime.kind = 'ray'", "ray"), settings
-
-    @property
-    def parts(self) -> int:
-        ready: int = self.group.ready()
-        return ready
-
-    def start(self) -> RayGroup:
-        return RayGroup(self.ray, self.settings)
-
-    def describe(self) -> dict[str, Any]:
-        return {"workers": self.settings.workers or "all"}
+    compute, ray = settings.compute, optional("ray", "runtime.kind = 'ray'", "ray")
+    device = "cpu" if compute.device == "auto" and not settings.gpus else compute.device
+    compute = replace(compute, threads=compute.threads or settings.cpus, device=device)
+    name, about = f"ray {replace(settings, compute=InProcess())}", {"workers": settings.workers or "all"}
+    return RemoteWorkers(name, lambda: RayGroup(ray, settings), kind, setup, compute, about)
 
 
 class RayRun(NamedTuple):

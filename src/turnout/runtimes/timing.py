@@ -32,16 +32,16 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from turnout.clients.state import initial_moments, initial_shared
-from turnout.exchange import Download
+from turnout.exchange import Download, RoundTiming
 from turnout.experiment import Algorithm
 from turnout.parts.closing import IDLE, close
 from turnout.parts.compression.base import Sending
-from turnout.parts.local import full_steps, turnout_of
+from turnout.parts.local import turnout_of
 from turnout.parts.terms.base import sends
 from turnout.rng import uniform
 from turnout.runtimes.setup import Model, Setup
 from turnout.types import Replies, Times, Turnout, row_bytes, wire_bytes
-from turnout.world.devices import DeviceDraw, Devices
+from turnout.world.devices import Devices
 from turnout.world.devices.timeline import Pace, Passes
 
 TRAINING = 3  # a forward and a backward pass are about three forward passes
@@ -108,15 +108,15 @@ class Timing:
 
         `held` is what clients say of the model they hold. Late clients are in it with the work they would have done.
         """
-        t, timing, closing = download.t, download.timing, self.algorithm.closing
+        t, timing, closing = download.t, download.timing(), self.algorithm.closing
         draw = self.devices.draw(client_C, t, self.seed)
         passes = Passes.of(examples_C, self.algorithm.local.batch_of(examples_C, t), self.drop_single)
-        down_C = (timing.owed(client_C, held.message.tensors) + held.report["bytes_down"]).double()
-        up_C = torch.full_like(down_C, self.planned_bytes(t))
-        pace = Pace.of(draw, down_C, up_C, self.flops, passes)
+        down_C = (download.owed(client_C, held.message.tensors) + held.report["bytes_down"]).double()
+        planned = self.planned_bytes(t)
+        pace = Pace.of(draw, down_C, torch.full_like(down_C, planned), self.flops, passes)
         on_C = self.devices.on_for(client_C, timing.now, self.seed)
         steps_C = torch.where(on_C > 0, steps_C, 0)
-        full_C = full_steps(examples_C, self.algorithm.local, self.drop_single, t)
+        full_C = self.algorithm.local.full_steps(examples_C, self.drop_single, t)
         complete_C = pace.download_C + pace.train_C(full_C) + pace.upload_C
         by_C = torch.minimum(on_C, torch.full_like(on_C, timing.limit))
         never_C = torch.zeros_like(steps_C, dtype=torch.bool)
@@ -128,25 +128,41 @@ class Timing:
         total_C = pace.download_C + train_C + pace.upload_C
         never_C = never_C | (total_C > on_C)
         arrival_C = torch.where(never_C | (steps_C == 0), torch.inf, total_C)
-        begin_C, closes, in_time_C = self._order(client_C, arrival_C, download)
+        begin_C, closes, in_time_C = self._order(client_C, arrival_C, timing, t)
         steps_C = torch.where(torch.isnan(begin_C), 0, steps_C)
         there_C = steps_C > 0
-        times = _times(pace, draw, down_C, complete_C, begin_C, train_C, there_C, closes, self.devices.tiers)
         late_C = there_C & ~in_time_C
-        last = bool(in_time_C.any()) and float(times.arrival_C[in_time_C].max()) >= closes - 1e-9
-        # A client that never replies uploads nothing: its upload is endless, until the round is closed.
-        upload_C = torch.where(never_C & late_C, torch.inf, times.upload_C)
-        planned = self.planned_bytes(t)
-        times = replace(times, late_C=late_C, upload_C=upload_C, ends_with_last=last, planned_up=planned)
+
+        def known(value_C: Tensor) -> Tensor:
+            return torch.where(there_C, value_C, torch.nan)
+
+        times = Times(
+            begin_C=known(begin_C),
+            download_C=known(pace.download_C),
+            train_C=known(train_C),
+            # A client that never replies uploads nothing: its upload is endless, until the round is closed.
+            upload_C=known(torch.where(never_C & late_C, torch.inf, pace.upload_C)),
+            full_C=known(complete_C),
+            bytes_down_C=known(down_C),
+            late_C=late_C,
+            up_C=draw.up_C,
+            tier_C=draw.tier_C,
+            closes=closes,
+            planned_up=planned,
+            tiers=self.devices.tiers,
+        )
+        if bool(in_time_C.any()):
+            last = float(times.arrival_C[in_time_C].max())
+            times = replace(times, ends_with_last=last >= closes - 1e-9)
         return replace(turnout_of(client_C, steps_C, full_C, self.algorithm.local), times=times), steps_C
 
-    def _order(self, client_C: Tensor, total_C: Tensor, download: Download) -> tuple[Tensor, float, Tensor]:
+    def _order(self, client_C: Tensor, total_C: Tensor, timing: RoundTiming, t: int) -> tuple[Tensor, float, Tensor]:
         """When each begins (NaN: it is not asked after all), when the round is closed, and who has replied by then."""
-        timing, closing = download.timing, self.algorithm.closing
+        closing = self.algorithm.closing
         if closing.buffer is None:
             closes, in_time_C = close(total_C, timing.limit, closing.enough(len(total_C)))
             return torch.zeros_like(total_C), closes, in_time_C
-        place_C = uniform(self.seed, "order", download.t, ids=client_C)
+        place_C = uniform(self.seed, "order", t, ids=client_C)
         if timing.drawn is not None:
             place_C = torch.where(torch.isin(client_C, timing.drawn), place_C, place_C + 1)
         order_C = place_C.argsort()
@@ -191,27 +207,3 @@ def buffered(
         if len(arrived) < size:
             ask(closes)
     return begin, arrived, closes
-
-
-def _times(
-    pace: Pace, draw: DeviceDraw, down_C: Tensor, complete_C: Tensor, begin_C: Tensor, train_C: Tensor,
-    there_C: Tensor, closes: float, tiers: tuple[str, ...],
-) -> Times:  # fmt: skip
-    """The times of those who are there, NaN for the others."""
-
-    def known(value_C: Tensor) -> Tensor:
-        return torch.where(there_C, value_C, torch.nan)
-
-    return Times(
-        begin_C=known(begin_C),
-        download_C=known(pace.download_C),
-        train_C=known(train_C),
-        upload_C=known(pace.upload_C),
-        full_C=known(complete_C),
-        bytes_down_C=known(down_C),
-        late_C=torch.zeros_like(there_C),
-        up_C=draw.up_C,
-        tier_C=draw.tier_C,
-        closes=closes,
-        tiers=tiers,
-    )

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from turnout.errors import UserError
 from turnout.machine.files import write_whole
 from turnout.running.tracks.track import ON_ITS_DEVICE
+from turnout.runtimes.border import COUNT, FLOATS, WHOLE, Flag, Kind, Maybe, Number, Refused, RowSchema, Whole, read
 from turnout.runtimes.remote import (
     COMMON,
     NEVER,
@@ -34,7 +35,6 @@ from turnout.runtimes.remote import (
     RemoteAnswer,
     RemoteClients,
 )
-from turnout.runtimes.schema import COUNT, FLOATS, WHOLE, Flag, Kind, Maybe, Number, Refused, RowSchema, Whole, read
 from turnout.runtimes.wire import pack, unpack
 from turnout.scores.clients import ScoreClients
 from turnout.scores.exchange import (
@@ -131,7 +131,7 @@ class DeviceScores:
         return {"cohort": 8 * self.samples * len(self.names_of_labels) * cohort}
 
 
-# -- replies, read by typed schemas (runtimes/schema.py): an answer that fails its schema is refused
+# -- replies, read by typed schemas (runtimes/border.py): an answer that fails its schema is refused
 
 
 def read_scores(

@@ -36,7 +36,7 @@ from turnout.scores.exchange import (
 )
 from turnout.scores.score_table import PublicLabels, ScoreTable, ScoreUpdate, beta_of, global_update, local_update
 from turnout.scores.settings import Scores
-from turnout.server.collecting import not_finite
+from turnout.server.late import not_finite
 from turnout.server.membership import MembershipChanges
 from turnout.types import Extra, Happened, State
 from turnout.world.events import Join

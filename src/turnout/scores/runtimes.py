@@ -110,7 +110,7 @@ class LocalScores(SimulatedScores):
         self.workers.close()
 
     def describe(self) -> dict[str, Any]:
-        return self.clients.describe() | self.workers.describe()
+        return self.clients.describe() | self.workers.about
 
 
 class ScoreWorker:

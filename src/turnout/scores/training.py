@@ -18,6 +18,7 @@ from turnout.clients.metrics import measure_own
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job
 from turnout.engine.train import Trainer
+from turnout.machine.profiling import stage
 from turnout.parts.local import Local, steps_per_epoch
 from turnout.rng import key, rng
 from turnout.scores.architectures import Architecture, ClientModels
@@ -104,12 +105,14 @@ def train(
     All columns are personal, so the trainer returns weights, not updates.
     """
     own, samples = start.take(order), work.samples.take(order)
-    trained = trainer.train(Job(
+    job = Job(
         client_C=work.client_C[order], steps_C=steps_C[order], samples=samples, start_P=own.flat_CP, states=own.states,
         own_states=frozenset(own.states), lr=work.lr, batch_size=local.batch_of(work.samples.count_C, work.t),
         drop_single=trainer.network.has_batch_statistics(), seed=seed, t=work.t, optimizer=local.optimizer,
         slots=own.slots, count_C=own.count_C.cpu(),
-    ))  # fmt: skip
+    )  # fmt: skip
+    with stage("local training"):
+        trained = trainer.train(job)
     models = ClientModels(trained.flat_CP, trained.states, trained.slots, trained.count_C)
     return models, trained.loss_C.double().cpu()
 

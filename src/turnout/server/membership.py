@@ -12,15 +12,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from turnout.context import Context
 from turnout.exchange import Departure
-from turnout.machine.profiling import stage
+from turnout.machine.profiling import staged
 from turnout.parts.membership.transition import Outlook, Transition
 from turnout.parts.terms.base import Departures, ObjectiveChange, remembers
 from turnout.rng import draw
-from turnout.server.state import Server
+from turnout.server.state import Context, Server
 from turnout.types import SILENTLY, Extra, Happened, Tensors, wire_bytes
-from turnout.world.events import Leave
+from turnout.world.events import Event, Leave
 from turnout.world.members import Members
 
 
@@ -38,12 +37,15 @@ class MembershipChanges:
     bytes_up: int = 0
 
 
-@stage("membership")
-def update_membership(server: Server, t: int, ctx: Context) -> tuple[Server, MembershipChanges]:
+NO_CHANGES = MembershipChanges()
+
+
+@staged("membership")
+def update_membership(
+    server: Server, events: Sequence[Event], t: int, ctx: Context
+) -> tuple[Server, MembershipChanges]:  # fmt: skip
     """Apply this round's joins and leaves: the server for this round, and what changed."""
-    membership, events = ctx.algorithm.membership, ctx.runtime.events(t)
-    if not events and membership.drop is None:
-        return server, MembershipChanges()
+    membership = ctx.algorithm.membership
     outlook = Outlook(
         t=t,
         origin=server.origin,

@@ -146,7 +146,7 @@ def _reply(substitution: Substitution, turnout: Turnout, share_C: Tensor, t: int
 def _lend(substitution: Substitution, state: State, share_C: Tensor, applied: Applied) -> Substitutes:
     """The loans of a round, checked."""
     counts_C, where = applied.turnout.present_C, f"for work {applied.turnout.work_C.tolist()}"
-    lent = substitution.lend(state, share_C, counts_C, applied)
+    lent = substitution.lend(state, share_C, counts_C, applied) or Substitutes(torch.zeros_like(share_C))
     check_factor("borrowed_C", lent.borrowed_C, share_C, where)
     expect(bool((lent.borrowed_C[~counts_C] == 0).all()), f"borrowed_C: 0 for clients that do not count {where}")
     missing = float(share_C[~counts_C].sum())

@@ -66,7 +66,7 @@ class Members:
         return cls(state["population"], state["removed"], state["added"])
 
     def __len__(self) -> int:
-        return self._stayed + len(self.added_J)
+        return self.population - len(self.removed_L) + len(self.added_J)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Members):
@@ -79,10 +79,6 @@ class Members:
 
     def __contains__(self, client: int) -> bool:
         return bool(self.which(torch.tensor([client]))[0])
-
-    @property
-    def _stayed(self) -> int:
-        return self.population - len(self.removed_L)
 
     def which(self, client_I: Tensor) -> Tensor:
         """Which of these clients are members, as booleans."""
@@ -101,12 +97,14 @@ class Members:
         inside_I = index_I + torch.searchsorted(first_after_L, index_I, right=True)
         if len(self.added_J) == 0:
             return inside_I
-        outside_I = self.added_J[(index_I - self._stayed).clamp(min=0)]
-        return torch.where(index_I < self._stayed, inside_I, outside_I)
+        stayed = self.population - len(self.removed_L)
+        outside_I = self.added_J[(index_I - stayed).clamp(min=0)]
+        return torch.where(index_I < stayed, inside_I, outside_I)
 
     def ids(self) -> Tensor:
         """All members, sorted. Its cost grows with the number of members: for rounds that ask all of them."""
-        return self.at(torch.arange(len(self)))
+        every_I = torch.arange(len(self))
+        return self.at(every_I) if len(self.removed_L) or len(self.added_J) else every_I
 
     def join(self, client: int) -> Members:
         if client < 0:

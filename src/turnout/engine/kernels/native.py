@@ -6,9 +6,8 @@ A client's result does not depend on which other clients are trained, to the bit
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +36,7 @@ ARGUMENTS = (
     *(pointer, whole, whole, pointer, whole),  # batches
     *(pointer, whole),  # first weights
     *(whole, real, real, real, real, real, pointer, pointer),  # the rule of a step
-    *(pointer, pointer, pointer, whole, pointer, whole, pointer, whole),  # `StepTensors`
+    *(pointer, pointer, pointer, whole, pointer, whole, pointer, whole),  # optimizer state, dropout keys, statistics
     *(pointer, whole, whole, pointer, pointer, whole),  # weights, losses, whether they are finite; threads
 )
 LARGEST = 1 << 20  # bytes of weights: more would not stay in a core's cache
@@ -127,33 +126,6 @@ def in_c(optimizer: Optimizer) -> bool:
 
 
 @dataclass(frozen=True)
-class StepTensors:
-    """Tensors of a chunk's steps beside weights and samples.
-
-    slots      optimizer state, overwritten
-    count_c    optimizer steps made before
-    keys_cJk   dropout keys
-    states     BatchNorm's statistics, overwritten
-    """
-
-    slots: Tensors
-    count_c: Tensor
-    keys_cJk: Tensor | None
-    states: Tensors = field(default_factory=dict)
-
-
-@contextmanager
-def kept_in_c(slots: Tensors, lr: float) -> Iterator[None]:
-    """Inside, momentum is as C keeps it: -lr times itself. Once around all of a round's steps, so that rounding does
-    not depend on how many calls they take."""
-    if "momentum" in slots:
-        slots["momentum"].mul_(-lr)
-    yield
-    if "momentum" in slots:
-        slots["momentum"].mul_(-1 / lr)
-
-
-@dataclass(frozen=True)
 class NativeSteps:
     """A model's local steps in C.
 
@@ -236,23 +208,26 @@ class NativeJob:
         return MOMENTUM, self.lr, self.optimizer.momentum, decay, 0.0, 0.0
 
     def train(
-        self, samples: Samples, batches: Batches, steps_c: Tensor, start_cP: Tensor, beside: StepTensors,
-        out_cP: Tensor, loss_c: Tensor, shared: int = 0,
+        self, samples: Samples, batches: Batches, steps_c: Tensor, start_cP: Tensor, out_cP: Tensor, loss_c: Tensor,
+        slots: Tensors, count_c: Tensor, keys_cJk: Tensor | None, states: Tensors, shared: int = 0,
     ) -> Tensor:  # fmt: skip
         """Train some clients. Writes their weights to `out_cP`, but in its first `shared` columns the update (trained -
         start); returns whether these columns are finite. Adds the losses of each client's steps to `loss_c`.
+
+        `slots` (optimizer state, where momentum is -lr times itself) and `states` (BatchNorm's statistics) are
+        overwritten; `count_c` are the optimizer steps made before, `keys_cJk` the dropout keys.
         """
         model, optimizer, run = self.steps, self.optimizer, train_function(start_cP.dtype)
         assert run is not None
         rows_cJB, steps_c = batches.row_cJB.contiguous(), steps_c.contiguous()
-        keys_cJk = None if beside.keys_cJk is None else beside.keys_cJk.contiguous()
+        keys_cJk = None if keys_cJk is None else keys_cJk.contiguous()
         factors = None  # Adam's two for every client and step [c, J, 2]
         if isinstance(optimizer, Adam):
-            count_cJ = beside.count_c[:, None] + torch.arange(1, rows_cJB.shape[1] + 1)
+            count_cJ = count_c[:, None] + torch.arange(1, rows_cJB.shape[1] + 1)
             factors = torch.stack(optimizer.factors(count_cJ.flatten(), self.lr), 1).to(torch.float64).contiguous()
-        moments = [*beside.slots.values(), None, None][:2]
+        moments = [*slots.values(), None, None][:2]
         stride = 0 if moments[0] is None else moments[0].stride(0)
-        running = [beside.states[f"{norm}.running_{s}"] for norm in model.norms for s in ("mean", "var")]
+        running = [states[f"{norm}.running_{s}"] for norm in model.norms for s in ("mean", "var")]
         statistics_cS = torch.cat(running, 1).to(start_cP.dtype) if running else None  # one layer after another
         finite_c = torch.empty_like(steps_c, dtype=torch.bool)
         wrong = run(
@@ -273,7 +248,7 @@ class NativeJob:
             for value, trained in zip(running, statistics_cS.split([v.shape[1] for v in running], 1), strict=True):
                 value.copy_(trained)
             for norm in model.norms:
-                beside.states[f"{norm}.num_batches_tracked"].add_((batches.size_cJ > 0).sum(1))
+                states[f"{norm}.num_batches_tracked"].add_((batches.size_cJ > 0).sum(1))
         return finite_c
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from turnout.errors import UserError, nearest
 from turnout.exchange import Messages
 from turnout.layout import Slot
+from turnout.machine.profiling import staged
 from turnout.parts.compression.base import Compression, Sending, dense_bytes
 from turnout.parts.compression.codec.bits import Coded
 from turnout.types import BYTE, Message, State, Tensors
@@ -146,6 +147,7 @@ class ErrorFeedback(Compression):
         width = dense_bytes(slots) // 4 if self.feedback else 0
         return BroadcastLog.begin(width).to_state() if self.directions == "both" else {}
 
+    @staged("encode")
     def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
         left_CP, round_C = update_CP, kept["round"]
         if self.feedback:
@@ -163,6 +165,7 @@ class ErrorFeedback(Compression):
     def longest(self, sending: Sending) -> int:
         return self.codec("up", sending).longest(sending.slots)
 
+    @staged("decode")
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
         if message.decoded is not None:
             return message.decoded.to(like_P)
@@ -172,12 +175,14 @@ class ErrorFeedback(Compression):
     def held(self, kept: Tensors) -> Tensors:
         return {"since": kept["round"]}
 
+    @staged("broadcast")
     def catch_up(self, state: State, held: Tensors, sending: Sending) -> Tensor:
         dense = dense_bytes(sending.slots)
         if self.directions == "up":
             return torch.full((len(sending.client_C),), dense)
         return BroadcastLog.from_state(state).owed(held["since"].cpu(), dense)
 
+    @staged("broadcast")
     def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
         if self.directions == "up":
             return change_P, state

@@ -84,8 +84,8 @@ class Substitution(Protocol):
         return state
 
     @abstractmethod
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
-        """Give the shares of clients that do not count to those that do (there is at least one)."""
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes | None:
+        """Give the shares of clients that do not count to those that do (there is at least one); None: none is."""
 
     def forget(self, state: State, client_L: Tensor) -> State:
         """These clients have left for good."""
@@ -99,8 +99,8 @@ class NoSubstitution(Substitution):
     lends: ClassVar[bool] = False  # readable of the class too
     adds_rows: ClassVar[bool] = False
 
-    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
-        return Substitutes(torch.zeros_like(share_C))
+    def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes | None:
+        return None
 
 
 @dataclass(frozen=True)

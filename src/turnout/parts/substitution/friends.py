@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError, nearest
+from turnout.machine.profiling import staged
 from turnout.machine.threads import ordered_map
 from turnout.parts.substitution.base import NoSubstitution, Substitutes, Updates, lend_share, spread
 from turnout.parts.substitution.random_projection import sketch
@@ -132,6 +133,7 @@ class Friends(NoSubstitution):
     def hints(self, update_RP: Tensor, t: int, seed: int) -> Tensors:
         return {HINT: sketch(update_RP, self.client_sketch, seed, t)} if self.client_sketch else {}
 
+    @staged("similarity")
     def observe(self, state: State, updates: Updates) -> State:
         """Compare all pairs of replies, or only pairs of candidates."""
         dtype = updates.hints.get(HINT, updates.update_RP).dtype
@@ -200,6 +202,7 @@ class Friends(NoSubstitution):
             return -(length_N**2 + other_N**2 - 2 * product_N).clamp(min=0).sqrt()
         return (product_N / (length_N * other_N)).add_(1).mul_(0.5).clamp_(0, 1)
 
+    @staged("substitution")
     def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
         pairs, missing_C, turnout = Pairs.from_state(state["pairs"]), ~counts_C, updates.turnout
         position_M, position_R = missing_C.nonzero().squeeze(1), counts_C.nonzero().squeeze(1)

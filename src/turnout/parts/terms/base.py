@@ -13,7 +13,7 @@ Shape letters: c clients of a chunk, C replies, I clients that leave, P shared p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.machine.profiling import stage
-from turnout.parts.updates import Aggregate, Applied
+from turnout.machine.profiling import staged
+from turnout.parts.updates import Applied, Updates
 from turnout.types import Extra, Tensors, wire_bytes
 
 
@@ -109,7 +109,7 @@ class ServerShift(ABC):
     """Optional: a shift of the model besides the aggregated update, as in FedDyn."""
 
     @abstractmethod
-    def server_shift(self, server_state: Tensors, aggregate: Aggregate) -> Tensor | None:
+    def server_shift(self, server_state: Tensors, updates: Updates) -> Tensor | None:
         """The shift to add to the server's change before it is encoded and applied [P]; None: none."""
 
 
@@ -249,14 +249,6 @@ def remembers(term: Term) -> bool:
     return isinstance(term, Departures) and term.remembers
 
 
-def broadcast(terms: Sequence[Term], held: dict[str, Tensors]) -> dict[str, Tensors]:
-    """The part of the server's states that clients download."""
-    return {
-        term.name: term.broadcast(held[term.name]) if isinstance(term, SelectiveDownload) else held[term.name]
-        for term in terms
-    }
-
-
 def unwitnessed(terms: Sequence[Term], uploads: dict[str, Tensors]) -> Iterator[Tensors]:
     """The uploads of each term that have to be checked to know that all of them are finite."""
     witnesses = {term.name: term.finite_witness if isinstance(term, TermTraits) else {} for term in terms}
@@ -264,15 +256,15 @@ def unwitnessed(terms: Sequence[Term], uploads: dict[str, Tensors]) -> Iterator[
         yield {name: value for name, value in rows.items() if witnesses[term].get(name) not in rows}
 
 
-def shift_model(terms: Iterable[Term], held: dict[str, Tensors], aggregate: Aggregate, change_P: Tensor) -> Tensor:
+def shift_model(terms: Sequence[Term], held: dict[str, Tensors], updates: Updates, change_P: Tensor) -> Tensor:
     """The change to the model, with what the terms add to it."""
     for term in terms:
-        if isinstance(term, ServerShift) and (shift_P := term.server_shift(held[term.name], aggregate)) is not None:
+        if isinstance(term, ServerShift) and (shift_P := term.server_shift(held[term.name], updates)) is not None:
             change_P = change_P + shift_P
     return change_P
 
 
-@stage("terms")
+@staged("terms")
 def update_terms(
     terms: Sequence[Term], held: dict[str, Tensors], applied: Applied
 ) -> tuple[dict[str, Tensors], dict[str, Tensors], Extra]:

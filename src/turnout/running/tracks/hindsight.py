@@ -13,12 +13,12 @@ from dataclasses import replace
 
 import torch
 
-from turnout.context import Context
 from turnout.exchange import Simulation
 from turnout.parts.compression.base import Sending
 from turnout.round import Round, Total
-from turnout.server.collecting import AGE, Received
-from turnout.server.in_flight import updates_of
+from turnout.server.collecting import Received
+from turnout.server.late import AGE
+from turnout.server.state import DECODED, Context
 from turnout.types import Extra
 
 BLOCK = 256  # clients trained at a time: their updates are summed at once
@@ -53,8 +53,10 @@ def substitution_error(happened: Round, simulation: Simulation, ctx: Context) ->
     dense_C = share_C * factor_C * algorithm.weighting.client_scale(full)  # of updates as trained
     sent_C = dense_C if algorithm.scale_at == "server" else share_C * factor_C  # of updates as sent
 
-    sending = Sending(download.t, ctx.seed, replies.client_R, ctx.layout.shared_slots)
-    update_RP = updates_of(replies.message, algorithm.compression, sending, download.shared_P)
+    update_RP = replies.message.tensors.get(DECODED)
+    if update_RP is None:
+        sending = Sending(download.t, ctx.seed, replies.client_R, ctx.runtime.layout.shared_slots)
+        update_RP = algorithm.compression.decode(replies.message, sending, download.shared_P)
     complete_R = turnout.complete_C[position_R] & (replies.report.get(AGE, torch.zeros_like(position_R)) == 0)
     known_C = torch.zeros_like(all_C).index_fill(0, position_R[complete_R], True)
     weight_R = torch.where(complete_R, sent_C[position_R], 0.0).to(update_RP)
@@ -74,7 +76,7 @@ def own_cluster(total: Total, received: Received, simulation: Simulation, ctx: C
     missing_C = ~counts_C
     if groups is None or not ctx.algorithm.substitution.lends or not bool(missing_C.any()):
         return None
-    group_C, friend_C = groups[turnout.client_C], total.substitutes.friend_C
+    group_C, friend_C = groups[turnout.client_C], None if total.substitutes is None else total.substitutes.friend_C
     present_C = torch.where(counts_C, share_C, 0.0)
     present_G = torch.zeros(int(group_C.max()) + 1, dtype=share_C.dtype).index_add(0, group_C, present_C)
     own_C = (present_G / present_C.sum())[group_C]  # where a share is spread over all clients that count

@@ -37,8 +37,7 @@ from turnout.running.tracks.track import Track, TrackModule, fingerprint
 from turnout.running.tracks.weights import Weights
 from turnout.runtimes.parted import open_runtime
 from turnout.runtimes.setup import Model, Setup
-from turnout.server.in_flight import ServerTime
-from turnout.server.state import Server
+from turnout.server.state import Server, ServerTime
 from turnout.tasks import check_model
 from turnout.types import storable
 from turnout.world.members import Members

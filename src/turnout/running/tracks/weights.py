@@ -14,7 +14,6 @@ from torch import nn
 
 from turnout.clients.metrics import spread, summary
 from turnout.clients.state import central_model
-from turnout.context import Context
 from turnout.data.description import Description, described
 from turnout.data.federation import CentralSet
 from turnout.errors import UserError
@@ -26,7 +25,7 @@ from turnout.running.tracks.first_values import FirstValues
 from turnout.running.tracks.hindsight import hindsight
 from turnout.running.tracks.track import ON_ITS_DEVICE, OnRuntime, filled, record_bytes, sample_of
 from turnout.runtimes.setup import Model
-from turnout.server.state import Server
+from turnout.server.state import Context, Server
 from turnout.tasks import Predictor
 from turnout.types import Extra, State
 from turnout.world.members import Members

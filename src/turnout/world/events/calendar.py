@@ -30,9 +30,6 @@ class Calendar:
     outside_L: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     by_round: dict[int, tuple[Event, ...]] = field(default_factory=dict)
 
-    def at(self, t: int) -> tuple[Event, ...]:
-        return self.by_round.get(t, ())
-
 
 def calendar_of(entries: Iterable[Events], setting: EventSetting) -> Calendar:
     listed = sorted(entries, key=lambda entry: entry.drawn)  # a stable sort: random entries last
