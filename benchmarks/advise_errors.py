@@ -48,7 +48,7 @@ def noise(repeat: int, candidates: int, seeds: int) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         advice = to.advise(
             fleet.write_log(Path(folder) / "log.csv", repeat), fleet.experiment(), out=Path(folder) / "out", jobs=1,
-            candidates=alike, only=list(alike), seeds=seeds, budget=1e9, hinges=False, quiet=True,
+            candidates=alike, only=list(alike), seeds=seeds, budget=1e9, quiet=True,
             first_seed=APART * repeat,
         )  # fmt: skip
         named = advice.best is not None
@@ -89,7 +89,7 @@ def known(repeat: int, number: int, every: bool, seeds: int) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         advice = to.advise(
             fleet.write_log(Path(folder) / "log.csv", repeat), fleet.experiment(), aim=fleet.aim, jobs=1,
-            out=Path(folder) / "out", only=() if every else fleet.candidates, seeds=seeds, budget=1e9, hinges=False,
+            out=Path(folder) / "out", only=() if every else fleet.candidates, seeds=seeds, budget=1e9,
             quiet=True, first_seed=APART * repeat,
         )  # fmt: skip
         named = advice.best or f"undecided between {', '.join(advice.undecided)}"

@@ -23,12 +23,11 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.torch import load_file
-from turnout.deploy.flower.settings import Flower
 
 import turnout as to
 from turnout.deploy.app import PROJECT
-from turnout.deploy.processes import SUPERLINK, Process, ServerPlace, device_process, free_port, program
-from turnout.deploy.serving import Serving
+from turnout.deploy.processes import SUPERLINK, Process, ServerPlace, Serving, device_process, free_port, program
+from turnout.deploy.settings import Flower
 from turnout.running.config.read import to_toml
 from turnout.running.loop import run_id
 from turnout.running.records.records import Records

@@ -20,7 +20,7 @@ import torch
 
 from turnout.fleet import Reading, read_fleet
 from turnout.fleet.diagnosis import diagnose
-from turnout.fleet.fit import fit
+from turnout.fleet.fleet_model import fit
 from turnout.fleet.fleet_participation import FleetLog
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 import turnout as to
 from turnout.machine.profiling import Stopwatch
 from turnout.rng import rng
-from turnout.running.profile import Profile, profile_table
+from turnout.running.profile import profile_table
 from turnout.running.tracks.prepare import prepare
 
 ALLOWED = 2.0
@@ -89,7 +89,7 @@ def main() -> None:
     middle = statistics.median(ratios)
     print(f"together / alone: {middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f}); allowed {ALLOWED:g}")
     for name, watch in watches.items():
-        Console(width=120).print(f"\n{name}", profile_table(Profile(given.rounds - 1, watch.seconds)))
+        Console(width=120).print(f"\n{name}", profile_table(given.rounds - 1, watch.seconds))
     if middle > ALLOWED:
         raise SystemExit("the parts cost more than they may")
 

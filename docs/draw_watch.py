@@ -82,7 +82,6 @@ def main() -> None:
                 server.send_signal(signal.SIGINT)
         page = browser.new_page(viewport={"width": 1400, "height": 1100})
         page.goto(write_report(runs / "friends").absolute().as_uri())
-        until(page, "!document.querySelector('.history').hidden")
         keep(page, "report.png")
 
 

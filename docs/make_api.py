@@ -15,9 +15,9 @@ from typing import Any
 
 import turnout as to
 from turnout import public
-from turnout.running.config.catalogue import _places, first_sentence, settings_of
-from turnout.running.config.hints import settable
-from turnout.running.config.kinds import ROLES, Role, all_kinds
+from turnout.running.config.catalogue import first_sentence, settings_of
+from turnout.running.config.hints import Shape, parsed, role_in, settable
+from turnout.running.config.kinds import KINDS, ROLES, Role, all_kinds
 from turnout.testing import CHECKS
 
 HERE = Path(__file__).absolute().parent
@@ -148,6 +148,21 @@ def api() -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
+def _places() -> dict[Any, str]:
+    """The setting of an experiment that takes each role; the shortest path if several do."""
+    found: dict[Any, str] = {}
+    makers: list[tuple[str, Any]] = [("", to.Experiment)]
+    for path, maker in makers:  # it grows
+        for name, hint in settable(maker).items():
+            here, role = f"{path}.{name}".lstrip("."), role_in(hint)
+            if role is not None and role not in found:
+                found[role] = here
+                makers += [(here, kind) for kind in KINDS[role].values()]
+            elif parsed(hint).shape is Shape.SETTINGS:
+                makers.append((here, hint))
+    return found
+
+
 def roles_table() -> str:
     """One row per role: its setting, the class to derive from, where its kinds are, and its check."""
     lines = [START, "", "| role | setting in a file | class | its kinds are in | check |", "|---|---|---|---|---|"]
@@ -157,7 +172,7 @@ def roles_table() -> str:
         check = CHECKS.get(role.protocol)
         places = ", ".join(f"`{place.removeprefix('turnout.').replace('.', '/')}`" for place in role.places)
         where = f"`{_places()[role.protocol]}`" if role.protocol in _places() else ""
-        tried = f"`{check.__name__}`" if check else "`turnout parity`" if role.name == "runtime" else ""
+        tried = f"`{check.__name__}`" if check else "`tests/system/test_parity.py`" if role.name == "runtime" else ""
         lines.append(f"| {role.name} | {where} | {base} | {places} | {tried} |")
     return "\n".join([*lines, "", END])
 

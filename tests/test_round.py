@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import turnout as to
+from same_rows import same
 from turnout import testing
 from turnout.errors import UserError
 from turnout.parts.aggregation import Combined
 from turnout.parts.selection import Selection
-from turnout.running.records.same import same
 from turnout.server.late import finite_replies
 from turnout.types import Message, Replies, Turnout
 from worlds import Control, Given, blobs, folder_run, local_updates, play, ready, stopped_and_resumed, walk, world

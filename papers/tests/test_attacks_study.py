@@ -11,6 +11,7 @@ import turnout as to
 from turnout.world.attacks import hostile_clients
 from turnout_papers.studies import attacks
 from turnout_papers.studies.attacks import BY_SHARE, KINDS_OF_ATTACK, METHODS, SIZES, STUDY, by_kind, by_share
+from turnout_papers.studies.drawing import draw
 from turnout_papers.studies.running import run_study
 from turnout_papers.studies.study import Curve, Curves
 
@@ -38,7 +39,7 @@ def made_up(accuracy: float = 0.8) -> Curves:
 
 
 def test_every_claim_is_decided_by_numbers_and_every_attack_has_a_row():
-    found = STUDY.claims("smoke", made_up())
+    found = STUDY.decide("smoke", made_up())
     outcome = {claim.claim: claim.outcome for claim in found}
     assert outcome["with 40 % hostile and everybody there median beats the mean"] == "holds"
     assert outcome["RFA loses more to 40 % hostile with 30 % there than with everybody there"] == "holds"
@@ -47,7 +48,7 @@ def test_every_claim_is_decided_by_numbers_and_every_attack_has_a_row():
     assert all("cannot decide" not in claim.evidence for claim in found)
     cases = {row.case for row in STUDY.rows("smoke", made_up())}
     assert set(KINDS_OF_ATTACK) <= cases
-    assert set(STUDY.pictures("smoke", made_up())) == {"attacks.svg"}
+    assert set(draw(STUDY, "smoke", made_up())) == {"attacks.svg"}
 
 
 def test_a_step_in_a_round_with_a_hostile_majority_is_set_against_the_others():
@@ -61,18 +62,17 @@ def test_a_step_in_a_round_with_a_hostile_majority_is_set_against_the_others():
 
 def test_runs_that_are_missing_are_said_so():
     nothing = Curves({}, missing={by_share(0.0, 1.0, "mean"): "no data"})
-    assert [claim.outcome for claim in STUDY.claims("smoke", nothing)] == ["not run", "not run"]
-    assert STUDY.pictures("smoke", nothing) == {}
+    assert {claim.evidence for claim in STUDY.decide("smoke", nothing)} == {"not run: no data"}
+    assert draw(STUDY, "smoke", nothing) == {}
 
 
 def test_claims_by_share_need_only_their_own_runs():
     """None of attacks by kind, and of the shares none but no attackers and the 40 % that the claims are about."""
     whole, few = made_up(), {"0 % hostile", "40 % hostile"}
     kept = {name: curve for name, curve in whole.curves.items() if name.split(",")[0] in few}
-    some = STUDY.claims("smoke", Curves(kept, looks=whole.looks))
-    assert some[-1].outcome == "not run"
-    assert some[:-1] == [
-        claim for claim in STUDY.claims("smoke", whole) if "there" in claim.claim or "3 points below" in claim.claim
+    some = STUDY.decide("smoke", Curves(kept, looks={name: whole.looks[name] for name in kept}))
+    assert [claim for claim in some if claim.ran] == [
+        claim for claim in STUDY.decide("smoke", whole) if "there" in claim.claim or "3 points below" in claim.claim
     ]
 
 

@@ -55,19 +55,19 @@ def all_as_claimed(reverse: bool = False) -> Curves:
 
 
 def test_claims_hold_of_numbers_that_bear_them_out():
-    found = deadline.claims("small", all_as_claimed())
+    found = deadline.STUDY.decide("small", all_as_claimed())
     assert [claim.outcome for claim in found] == ["holds"] * len(found)
     assert len(found) == 1 + 5 + 3
-    wrong = deadline.claims("small", all_as_claimed(reverse=True))
+    wrong = deadline.STUDY.decide("small", all_as_claimed(reverse=True))
     assert sum(claim.outcome == "refuted" for claim in wrong) == 8
-    rows = deadline.rows("small", all_as_claimed())
+    rows = list(deadline.rows("small", all_as_claimed()))
     assert len(rows) == 6 * 3 * len(METHODS)
     assert "deadline.svg" in deadline.pictures("small", all_as_claimed())
 
 
 def test_a_variant_that_did_not_run_is_said_so():
     assert {row.ours for row in deadline.rows("small", Curves({}))} == {"not run"}
-    assert {claim.outcome for claim in deadline.claims("small", Curves({}))} == {"not run"}
+    assert {claim.outcome for claim in deadline.STUDY.decide("small", Curves({}))} == {"not run"}
 
 
 def test_it_runs_end_to_end(tmp_path):

@@ -12,6 +12,7 @@ import turnout as to
 from turnout.recipes import cook
 from turnout_papers.studies import bmta, efl, elastic, low_participation, noniid
 from turnout_papers.studies.claims import Claim, either
+from turnout_papers.studies.drawing import draw
 from turnout_papers.studies.running import Findings, run_study
 from turnout_papers.studies.study import Curve, Curves, last_fifth
 
@@ -61,7 +62,7 @@ def test_the_elastic_claim_is_about_accuracy_or_spread(gain: float, calmer: floa
         zero: {seed: level(0.6, seed, 0.05 + 0.002 * seed) for seed in range(3)},
         best: {seed: level(0.6 + gain, -seed, 0.05 - calmer) for seed in range(3)},
     }
-    (claim,) = elastic.claims("smoke", Curves(runs))
+    (claim,) = elastic.STUDY.decide("smoke", Curves(runs))
     assert claim.holds == holds
 
 
@@ -75,7 +76,7 @@ def test_unfinished_work_must_gain_at_every_level_and_most_at_the_lowest() -> No
                 runs[low_participation.variant(setting, share, method)] = {
                     s: level(0.5 + more, round(s * unlike * 1000)) for s in range(3)
                 }
-        return {claim.claim: claim.holds for claim in low_participation.claims("smoke", Curves(runs))}
+        return {claim.claim: claim.holds for claim in low_participation.STUDY.decide("smoke", Curves(runs))}
 
     larger = "digits: the gain of unfinished work is larger with 20 % asked than with 100 %"
     assert all(decided({1.0: 0.1, 0.2: 0.2}).values())
@@ -90,7 +91,7 @@ def test_what_a_method_loses_is_from_iid_to_the_fewest_classes() -> None:
             unlike = 1 if method == "EFL" and split == "IID" else 0
             runs[noniid.SIZES["smoke"][0].variant(split, method)] = {s: level(value, s * unlike) for s in range(3)}
     curves = Curves(runs, more={"personal_accuracy": Curves(runs)})
-    holds = {claim.claim.split()[-1]: claim.holds for claim in noniid.claims("smoke", curves)}
+    holds = {claim.claim.split()[-1]: claim.holds for claim in noniid.STUDY.decide("smoke", curves)}
     assert holds == {"FedAvg": True, "FedProx": False, "SCAFFOLD": True, "APFL": True}
     lost = {row.case: row.ours for row in noniid.rows("smoke", curves) if row.metric == "lost"}
     assert lost["digits SCAFFOLD"] == pytest.approx(30)
@@ -101,7 +102,7 @@ def test_bmta_is_of_the_best_round_beside_the_published_number() -> None:
     rows = {row.metric: (row.ours, row.published) for row in bmta.rows("smoke", Curves(runs))}
     assert rows["EFL"] == (pytest.approx(70.5), 99.10)
     assert rows["EFL ternary"][1] is None
-    (claim,) = bmta.claims("smoke", Curves(runs))
+    (claim,) = bmta.STUDY.decide("smoke", Curves(runs))
     assert not claim.holds
 
 
@@ -111,11 +112,11 @@ def test_the_paper_s_settings() -> None:
         plan = study.plan("paper")
         variants = {name: e for part in plan.parts for name, e in part.variants.items()}
         nothing = Curves({}, dict.fromkeys(variants, "CIFAR-100 is not there"))
-        claims = study.claims("paper", nothing)
+        claims = study.STUDY.decide("paper", nothing)
         assert claims
         assert {c.evidence for c in claims} == {"not run: CIFAR-100 is not there"}
         assert all(r.ours == "not run" for r in study.rows("paper", nothing))
-        assert study.pictures("paper", nothing) == {}
+        assert draw(study.STUDY, "paper", nothing) == {}
     variants = {name: e for part in bmta.plan("paper").parts for name, e in part.variants.items()}
     assert {e.world.data.clients for e in variants.values()} == {100}
     assert variants["Shakespeare EFL"].task == to.tasks.NextCharacter()
@@ -137,7 +138,7 @@ def test_a_part_of_figure_1_is_shown() -> None:
     """Two methods on two splits are compared though the others were left out."""
     names = [noniid.SIZES["smoke"][0].variant(split, m) for split in ("IID", "m=2") for m in ("FedAvg", "EFL")]
     curves = Curves({name: {s: level(0.5, s * i) for s in range(2)} for i, name in enumerate(names)})
-    claims = noniid.claims("smoke", curves)
+    claims = noniid.STUDY.decide("smoke", curves)
     assert [claim.ran for claim in claims] == [True, False, False, False]
     assert {row.case for row in noniid.rows("smoke", curves) if row.metric == "lost" and row.repeats} == {
         "digits FedAvg",
@@ -148,7 +149,7 @@ def test_a_part_of_figure_1_is_shown() -> None:
 def test_a_part_of_figure_3_is_shown() -> None:
     names = [low_participation.variant(efl.SMALL, 0.2, method) for method in ("FedAvg", "FedAvg + C")]
     curves = Curves({name: {s: level(0.5, s * i) for s in range(2)} for i, name in enumerate(names)})
-    ran = [claim.claim for claim in low_participation.claims("smoke", curves) if claim.ran]
+    ran = [claim.claim for claim in low_participation.STUDY.decide("smoke", curves) if claim.ran]
     assert ran == ["digits 20 % asked: using unfinished work beats dropping it"]
     assert [row.metric for row in low_participation.rows("smoke", curves) if row.repeats][-1] == "gain of C"
 

@@ -37,11 +37,11 @@ def test_claims_of_arrivals():
     taus = arrivals.SIZES["small"].taus
     fast = {(tau, "fast"): [3, 4, 5, 6, 7, 8] for tau in taus}
     slow = {(tau, "vanilla"): [3 + tau // 10, 4 + tau // 10, 5 + tau // 10, 6 + tau // 10, 7, 9] for tau in taus}
-    found = arrivals.claims("small", arrived(fast | slow))
+    found = arrivals.STUDY.decide("small", arrived(fast | slow))
     assert [claim.holds for claim in found] == [True, True, True, True]
     assert "5 of 6 seeds" in found[0].evidence
     even = {(tau, "vanilla"): [3, 4, 5, 6, 7, 8] for tau in taus}
-    assert not any(claim.holds for claim in arrivals.claims("small", arrived(fast | even)))
+    assert not any(claim.holds for claim in arrivals.STUDY.decide("small", arrived(fast | even)))
     rows = {(r.case, r.metric): r for r in arrivals.rows("small", arrived(fast | slow))}
     assert rows["SYNTHETIC τ0=30", "rounds, fast"].ours == 5.5
     assert rows["SYNTHETIC τ0=30", "rounds, vanilla"].published == 6
@@ -56,9 +56,9 @@ def test_mnist_is_part_of_the_paper_scale():
         to.Join(7 + i, 100 + 50 * i) for i in range(3)
     )
     missing = Curves({}, dict.fromkeys(parts["MNIST"].variants, "MNIST is not there"))
-    claims = arrivals.claims("paper", missing)
-    assert claims[1].evidence == "not run: MNIST is not there"
-    assert arrivals.rows("paper", missing)[0].ours == "not run"
+    claims = arrivals.STUDY.decide("paper", missing)
+    assert {claim.evidence for claim in claims} == {"not run: MNIST is not there"}
+    assert {row.ours for row in arrivals.rows("paper", missing)} == {"not run"}
 
 
 def test_crossing_by_hand():
@@ -100,7 +100,7 @@ def test_claims_of_departures():
     taus = departures.SIZES["small"].taus
     cross = {(spread, tau): int(tau * (0.3 + 0.5 * spread)) for spread in (0.1, 1.0) for tau in taus}
     curves = left(cross)
-    found = departures.claims("small", curves)
+    found = departures.STUDY.decide("small", curves)
     assert [claim.holds for claim in found] == [True, True, True]
     rows = {(r.case, r.metric): r for r in departures.rows("small", curves)}
     assert rows["(1, 1) τ0=30", "rounds until they meet"].ours == 25.0
@@ -108,9 +108,9 @@ def test_claims_of_departures():
     assert rows["(1, 1) τ0=30", "decide is right"].ours == 1.0
     assert rows["(1, 1) τ0=30", "include is right"].ours == pytest.approx(4 / 6)
     blind = Curves(curves.curves, {}, {name: Curves({}) for name in curves.more})  # no constants: exclude
-    assert not departures.claims("small", blind)[2].holds
+    assert not departures.STUDY.decide("small", blind)[2].holds
     falling = left({(spread, tau): 60 - tau for spread in (0.1, 1.0) for tau in taus})
-    assert [claim.holds for claim in departures.claims("small", falling)][:2] == [False, False]
+    assert [claim.holds for claim in departures.STUDY.decide("small", falling)][:2] == [False, False]
 
 
 def test_the_made_up_constants_meet_where_they_should():

@@ -15,6 +15,7 @@ from turnout.errors import UserError
 from turnout.models import mtfl_cifar_cnn, mtfl_mnist_mlp
 from turnout_papers.recipes.multitask import cifar_multitask, mnist_adam
 from turnout_papers.studies import activations, adam, gradients, personal
+from turnout_papers.studies.drawing import draw
 from turnout_papers.studies.running import run_study
 from turnout_papers.studies.study import Curve, Curves, Study
 
@@ -44,10 +45,10 @@ def personal_curves(gap: float, central: float) -> Curves:
 
 
 def test_personal_claims_on_made_up_accuracies():
-    found = personal.claims("small", personal_curves(gap=0.1, central=-0.03))
+    found = personal.STUDY.decide("small", personal_curves(gap=0.1, central=-0.03))
     assert len(found) == 12
     assert all(claim.holds for claim in found)
-    worse = personal.claims("small", personal_curves(gap=-0.1, central=-0.08))
+    worse = personal.STUDY.decide("small", personal_curves(gap=-0.1, central=-0.08))
     assert not any(claim.holds for claim in worse)
     rows = {(r.case, r.metric): r for r in personal.rows("small", personal_curves(0.1, 0.0))}
     assert rows["4 classes", "personal MT-FedAdam"].published == 78
@@ -92,7 +93,7 @@ def spending(name: str, curve: Curve) -> Curve:
 )
 def test_adam_claims_weigh_rounds_and_bytes(fedavg, fedadam, rounds, nbytes):
     """FedAdam sends three times as much: it must be more than three times as fast to save bytes."""
-    found = adam.claims("small", adam_curves(fedavg, fedadam))
+    found = adam.STUDY.decide("small", adam_curves(fedavg, fedadam))
     assert [claim.holds for claim in found] == [rounds, nbytes] * 4
 
 
@@ -111,17 +112,17 @@ def test_gradient_and_neuron_claims_on_made_up_curves():
     ends = {"MT-FedAdam": 0.1, "FedAdam": 0.5, "Independent": 0.01}
     runs = {m: over_seeds(lambda e, end=end: line(1.0, end + e)) for m, end in ends.items()}
     more = dict.fromkeys(gradients.MORE, Curves(runs))
-    found = gradients.claims("small", Curves(runs, more=more))
+    found = gradients.STUDY.decide("small", Curves(runs, more=more))
     assert [claim.holds for claim in found] == [True] * 4
     turned = Curves(runs | {"FedAdam": runs["MT-FedAdam"], "MT-FedAdam": runs["FedAdam"]})
-    found = gradients.claims("small", Curves(turned.curves, more=dict.fromkeys(gradients.MORE, turned)))
+    found = gradients.STUDY.decide("small", Curves(turned.curves, more=dict.fromkeys(gradients.MORE, turned)))
     assert [claim.holds for claim in found] == [False] * 4
     shares = {"mean": 0.6, "variance": 0.7, "both": 0.45}
     more = {}
     for name, s in shares.items():
         flat = over_seeds(lambda e, s=s: line(s + e, s + e))
         more[activations.column(name)] = Curves(dict.fromkeys(activations.METHODS, flat))
-    assert [c.holds for c in activations.claims("small", Curves(runs, more=more))] == [True, True, False]
+    assert [c.holds for c in activations.STUDY.decide("small", Curves(runs, more=more))] == [True, True, False]
 
 
 def test_iid_is_the_same_share_of_every_class():
@@ -190,5 +191,5 @@ def test_without_its_files_a_study_says_so(study: Study):
     if study.then is not None:
         assert list(study.then("paper", curves)) == []
     assert all(row.ours == "not run" for row in study.rows("paper", curves))
-    assert all(claim.evidence.startswith("not run") for claim in study.claims("paper", curves))
-    assert study.pictures("paper", curves) == {}
+    assert all(claim.evidence.startswith("not run") for claim in study.decide("paper", curves))
+    assert draw(study, "paper", curves) == {}

@@ -13,9 +13,9 @@ import pytest
 import turnout as to
 import turnout_papers
 from commands import turnout, work_in
+from parity import ONE_PER_PART, small_recipes
 from turnout.recipes import cook, recipes
 from turnout.running.tracks.prepare import prepare
-from turnout.testing.parity import ONE_PER_PART, small_recipes
 from turnout_papers.recipes.labels import animals_labels, labels
 from turnout_papers.studies.running import studies
 
@@ -105,7 +105,7 @@ def test_a_new_recipe_or_study_is_one_file(tmp_path: Path):
 def test_a_study_named_wrongly_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
     work_in(tmp_path, monkeypatch)
     for arguments, sentence in {
-        "study show small.toml": "is not what",
+        "study show small.toml": "is not the study.json",
         "study run bias --resume": "name it with --out",
         "study run nonsense": "there is no study 'nonsense'",
     }.items():

@@ -51,7 +51,7 @@ def curves(**changes) -> Curves:
 
 
 def test_claims_are_decided_by_the_numbers():
-    found = labels.claims("small", curves())
+    found = labels.STUDY.decide("small", curves())
     assert len(found) == 3 + 1 + 1 + 2 + 1
     assert all(claim.holds for claim in found)
     worse = curves(
@@ -60,7 +60,7 @@ def test_claims_are_decided_by_the_numbers():
         distilled=lambda s: look(s, 0.65, (0.7, 0.7, 0.7), taught=0.6),
         **{"dip of User_2": lambda s: look(s, 0.65, (0.7, 0.2, 0.7), dip={(labels.LOCAL, "User_2", 9): 0.5})},
     )
-    assert [claim.holds for claim in labels.claims("small", worse)] == [
+    assert [claim.holds for claim in labels.STUDY.decide("small", worse)] == [
         True, True, False, False, False, False, False, False,
     ]  # fmt: skip
 
@@ -95,7 +95,7 @@ def test_smoke(tmp_path: Path):
     assert not any(row.ours == "not run" for row in found.rows)
     json.loads(found.to_json())
     drawn = sorted(path.name for path in (tmp_path / "out").glob("*.svg"))
-    assert drawn == ["dips.svg", "distilled.svg", "figure2.svg", "figure3.svg"]
+    assert drawn == ["dips.svg", "figure2.svg", "figure3.svg"]
     for name in drawn:
         assert ElementTree.fromstring((tmp_path / "out" / name).read_text(encoding="utf-8")).tag.endswith("svg")
 
@@ -104,5 +104,5 @@ def test_without_its_pictures_the_study_says_so():
     missing = dict.fromkeys(labels.plan("paper").parts[0].variants, "there is no animals")
     nothing = Curves({}, missing)
     assert all(row.ours == "not run" for row in labels.rows("paper", nothing))
-    assert all(claim.evidence.startswith("not run") for claim in labels.claims("paper", nothing))
+    assert all(claim.evidence.startswith("not run") for claim in labels.STUDY.decide("paper", nothing))
     assert labels.pictures("paper", nothing) == {}

@@ -42,7 +42,7 @@ def made_up(lost: float, times: float, literal: float) -> Curves:
     ],
 )
 def test_two_points_and_twenty_times(lost, times, literal, holds):
-    assert [c.holds for c in study.claims("smoke", made_up(lost, times, literal))] == holds
+    assert [c.holds for c in study.STUDY.decide("smoke", made_up(lost, times, literal))] == holds
 
 
 def test_the_published_scale_and_missing_data():
@@ -52,7 +52,7 @@ def test_the_published_scale_and_missing_data():
     assert variants["CIFAR-10: ternary 0.1%"].algorithm.compression == to.compression.SparseTernary(0.001)
     assert variants["MNIST: dense"].algorithm.compression == to.compression.Dense()
     nothing = Curves({}, dict.fromkeys(variants, "MNIST is not there"))
-    claims = study.claims("paper", nothing)
+    claims = study.STUDY.decide("paper", nothing)
     assert {c.evidence for c in claims} == {"not run: MNIST is not there"}
 
 

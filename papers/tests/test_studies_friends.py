@@ -40,7 +40,7 @@ def test_accuracy_is_of_the_last_fifth_of_the_rounds() -> None:
 
 
 def test_claims_are_one_a_case_and_decided_by_seed() -> None:
-    claims = {c.claim: c.holds for c in friends.claims("smoke", made_up())}
+    claims = {c.claim: c.holds for c in friends.STUDY.decide("smoke", made_up())}
     cases = [f"Digits clustered alpha={a}" for a in (0.3, 0.5, 0.7)] + ["Digits clustered K=40 alpha=0.5"]
     for case in cases:
         for words in ("FDMS > Dropout", "FDMS > Stale", "|Full - FDMS| < |Full - Dropout|"):
@@ -52,7 +52,7 @@ def test_claims_are_one_a_case_and_decided_by_seed() -> None:
         "Digits: FDMS's gain over Dropout is larger at K = 40 than at 20 (alpha = 0.5)": True,
         "Digits: FDMS's gain over Dropout is smaller in the general setting (alpha = 0.5)": True,
     }
-    worse = {c.claim: c.holds for c in friends.claims("smoke", made_up(Stale=0.99, Full=0.6))}
+    worse = {c.claim: c.holds for c in friends.STUDY.decide("smoke", made_up(Stale=0.99, Full=0.6))}
     assert not worse["Digits clustered alpha=0.3: FDMS > Stale"]
     assert not worse["Digits clustered alpha=0.3: |Full - FDMS| < |Full - Dropout|"]
     assert worse["Digits clustered alpha=0.3: FDMS > Dropout"]
@@ -74,11 +74,11 @@ def test_the_paper_s_cases_and_settings() -> None:
     assert variants["FMNIST clustered alpha=0.7 FDMS"].rounds == 300
     assert {p.seeds for p in plan.parts} == {10}
     nothing = Curves({}, dict.fromkeys(variants, "MNIST is not there"))
-    claims = friends.claims("paper", nothing)
+    claims = friends.STUDY.decide("paper", nothing)
     assert len(claims) > 40
     assert {c.evidence for c in claims} == {"not run: MNIST is not there"}
     for study in (friend_discovery, friend_cost):
-        assert not any(c.holds for c in study.claims("paper", nothing))
+        assert not any(c.holds for c in study.STUDY.decide("paper", nothing))
         assert all(r.ours == "not run" for r in study.rows("paper", nothing))
 
 
@@ -119,7 +119,7 @@ def test_fewer_comparisons_and_an_accuracy_within_a_point() -> None:
             compared_T[plain][seed] = curve(*[100.0] * 5)
             compared_T[reduced][seed] = curve(*[100.0] * 4, pairs)
         found = Curves(curves, more={friend_cost.PAIRS: Curves(compared_T)})
-        return [c.holds for c in friend_cost.claims("smoke", found)]
+        return [c.holds for c in friend_cost.STUDY.decide("smoke", found)]
 
     assert claims(lost=0.005, pairs=60.0) == [True, True]
     assert claims(lost=0.02, pairs=100.0) == [False, False]

@@ -61,4 +61,3 @@ def test_the_radius_is_equation_7_with_its_own_sphere_as_the_bound_on_gradients(
 def test_the_study_end_to_end(tmp_path: Path) -> None:
     found = run_study(reboot_radius.STUDY, "smoke", tmp_path / "out", quiet=True)
     assert len(found.claims) == 5
-    assert (tmp_path / "out" / "radius.svg").exists()

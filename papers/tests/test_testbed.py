@@ -50,7 +50,7 @@ def curves(mtfl_rounds: int) -> Curves:
 @pytest.mark.parametrize(("rounds", "outcome"), [(4, "holds"), (9, "refuted")])
 def test_extra_seconds_are_outweighed_by_rounds_or_not(rounds: int, outcome: str):
     """FedAvg: 10 rounds of 8 s. MTFL: rounds of 12 s, so that it needs fewer than 80 / 12 of them."""
-    made = testbed.claims("small", curves(rounds))
+    made = testbed.STUDY.decide("small", curves(rounds))
     assert [claim.outcome for claim in made] == ["holds", "holds", "holds", outcome, "holds"]
     rows = {(row.case, row.metric): row for row in testbed.rows("small", curves(rounds))}
     assert rows["MTFL", "s a round"].ours == pytest.approx(12.0)
@@ -97,7 +97,7 @@ def test_the_study_over_real_deployments(played):
 @pytest.mark.parametrize("method", [testbed.FEDAVG, testbed.MTFL])
 def test_a_simulated_round_takes_what_was_observed(played, method: str, tmp_path: Path):
     place = played[0] / "devices" / method / "seed-0"
-    assert main(["fleet", str(place / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
+    assert main(["export", str(place / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
     observed, simulated = times(place, tmp_path)
     assert simulated == pytest.approx(observed, rel=0.2)
 

@@ -74,20 +74,20 @@ def test_claims_follow_the_numbers():
     worth = {ALL: 5.0, all_but("elastic"): 5.0} | {all_but(p): 3.0 for p in PIECES if p not in ("elastic", "ternary")}
     dense = {all_but("ternary"): 6.0, all_but("elastic", "ternary"): 6.0}
     size = {ALL: 1e4, all_but("elastic"): 4e3}
-    found = study.claims("small", made_up(worth | dense, size))
+    found = study.STUDY.decide("small", made_up(worth | dense, size))
     held = {claim.claim: claim.holds for claim in found}
     assert len(found) == 10
     assert [claim for claim, holds in held.items() if not holds] == [
         "Digits, all: with them at least 20 times fewer bytes travel"  # ten times
     ]
-    found = study.claims("small", made_up({"EFL": 9.0, ALL: 5.0, all_but("friends"): 5.0}, size))
+    found = study.STUDY.decide("small", made_up({"EFL": 9.0, ALL: 5.0, all_but("friends"): 5.0}, size))
     failed = [claim.claim for claim in found if not claim.holds]
     assert "Digits: friends improves all the others together, in accuracy" in failed
     assert "Digits: all together are at least as good as the best single paper (EFL), in accuracy" in failed
 
 
 def test_without_its_data_a_claim_is_not_decided():
-    claims = study.claims("small", Curves({}))
+    claims = study.STUDY.decide("small", Curves({}))
     assert len(claims) == 10
     assert not any(claim.ran for claim in claims)
 

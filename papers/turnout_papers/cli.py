@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 from rich import box
+from rich.markdown import Markdown
 from rich.table import Table
 
 from turnout.errors import UserError
-from turnout.machine.files import check_destination
 from turnout.machine.terminal import console
 from turnout.running.folder import new_folder
 from turnout_papers.studies.running import Findings, find_study, planned, run_study, studies
-from turnout_papers.studies.tables import markdown, show
+from turnout_papers.studies.tables import markdown
 
 WIDE = 140  # columns where the output is not a terminal
 
@@ -23,8 +23,8 @@ ABOUT = """Published tables and figures: run them, and decide what they claim.
 
 \b
 turnout study list
-turnout study run participation --scale small --json found.json
-turnout study show found.json
+turnout study run participation --scale small --out runs/participation
+turnout study show runs/participation/study.json
 """
 app = typer.Typer(no_args_is_help=True, help=ABOUT, rich_markup_mode=None)
 
@@ -49,7 +49,6 @@ def run_command(
     scale: Annotated[str, typer.Option(help="smoke (seconds), small (minutes), or paper (as published).")] = "small",
     seeds: Annotated[int | None, typer.Option(help="Seeds of every case; each scale has its own number.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs side by side; as many as there are cores.")] = None,
-    json: Annotated[str | None, typer.Option(help="Write the findings as JSON to a file, or - for stdout.")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of runs; a new one under runs/.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where data files are; TURNOUT_DATA, or a cache.")] = None,
     only: Annotated[
@@ -67,59 +66,43 @@ def run_command(
 
     \b
     turnout study run participation --scale smoke
-    turnout study run participation --scale small --out runs/participation --json participation.json
+    turnout study run participation --scale small --out runs/participation
     turnout study run participation --scale small --out runs/participation --resume
     turnout study run participation --scale small --out runs/participation --so-far
     turnout study run participation --scale paper --only "MNIST non-IID T=4 *" --seeds 2
     """
     study = find_study(name)
     plan = planned(study, scale, seeds)
-    if json is not None and json != "-":
-        check_destination("--json", json)
     if (resume or so_far) and out is None:
         raise UserError(f"{'--so-far' if so_far else '--resume'} is about the study of a folder: name it with --out")
     folder = out or new_folder(f"study-{name}-{scale}")
+    options = {"seeds": seeds, "jobs": jobs, "resume": resume, "quiet": quiet, "data_dir": data_dir}
     try:
-        findings = run_study(
-            study,
-            scale,
-            folder,
-            seeds=seeds,
-            jobs=jobs,
-            resume=resume,
-            quiet=quiet,
-            data_dir=data_dir,
-            only=only or (),
-            so_far=so_far,
-        )
+        findings = run_study(study, scale, folder, **options, only=only or (), so_far=so_far)  # type: ignore[arg-type]
     except KeyboardInterrupt:
         console(True, WIDE).print(f"interrupted; the same command with --out {folder} --resume continues")
         raise typer.Exit(130) from None
-    screen = console(json == "-", WIDE)
-    show(findings, plan, screen)
+    screen = console(width=WIDE)
+    screen.print(Markdown(markdown(findings, plan)))
     screen.print(f"Pictures, runs and study.json: {folder}", highlight=False, soft_wrap=True)
-    if json == "-":
-        sys.stdout.write(findings.to_json())
-    elif json is not None:
-        Path(json).write_text(findings.to_json(), encoding="utf-8")
 
 
 @app.command("show")
 def show_command(
-    file: Annotated[Path, typer.Argument(help="A file that `study run --json` wrote, or a study's study.json.")],
+    file: Annotated[Path, typer.Argument(help="A study's study.json.")],
     as_markdown: Annotated[bool, typer.Option("--markdown", help="As a section of a Markdown page.")] = False,
 ) -> None:
     """Show the findings of a study, without running it.
 
     \b
-    turnout study show participation.json
-    turnout study show participation.json --markdown > participation.md
+    turnout study show runs/participation/study.json
+    turnout study show runs/participation/study.json --markdown > participation.md
     """
     if not file.is_file():
-        raise UserError(f"there is no file {file}: give one that `turnout study run --json` wrote")
+        raise UserError(f"there is no file {file}: give the study.json of a study's folder")
     findings = Findings.from_json(file.read_bytes(), str(file))
     plan = planned(find_study(findings.study), findings.scale)
     if as_markdown:
         sys.stdout.write(markdown(findings, plan))
     else:
-        show(findings, plan, console(width=WIDE))
+        console(width=WIDE).print(Markdown(markdown(findings, plan)))

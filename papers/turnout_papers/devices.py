@@ -21,18 +21,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from turnout.deploy.demo import same_model, write_server
-from turnout.deploy.processes import Process, device_process, free_port
+from turnout.deploy.processes import LOOK, Process, device_process, free_port
 from turnout.deploy.server import FINISHED, beside
-from turnout.deploy.serving import LOOK
 from turnout.deploy.settings import Flower
 from turnout.errors import UserError
 from turnout.experiment import Evaluate
 from turnout.machine.files import write_whole
 from turnout.running.config.read import load
 from turnout.running.plan import PlannedRun, RunPlan
-from turnout.running.planned import Outcome
 from turnout.running.result import Run, RunName
-from turnout.running.runs import run
+from turnout.running.runs import Outcome, run
 
 HOW = "links.txt"  # in a run's place: how its links were shaped
 BURST, QUEUE = "16kb", "500ms"  # bytes that may go at once, and how long a packet may wait

@@ -16,10 +16,6 @@ class UserError(ValueError):
         return [f"UserError: {self}"]
 
 
-class UnknownSetting(UserError, TypeError):
-    """An argument that a part does not have; also a TypeError, as Python raises for one."""
-
-
 class Absent:
     """Stands for an object that a run's file cannot hold: any use of it raises an error with the reason.
 
@@ -109,12 +105,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     listed = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
     close = near(name, names)
     return f"did you mean {' or '.join(map(repr, close))}? (known: {listed})" if close else f"known are {listed}"
-
-
-def unknown_setting(where: str, name: str, known: Iterable[str]) -> str:
-    """A sentence about a setting that does not exist."""
-    names = list(known)
-    return f"{where} has no setting {name!r}: {nearest(name, names) if names else 'it has no settings'}"
 
 
 def check_part(where: str, part: Any, role: type, example: str) -> None:

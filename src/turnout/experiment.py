@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from turnout.data import Synthetic
 from turnout.data.federation import DataSpec as DataSpec
-from turnout.errors import UserError, check_part, unknown_setting
+from turnout.errors import UserError, check_part, nearest
 from turnout.layout import Predicate
 from turnout.models import Logistic, Model
 from turnout.parts.aggregation import Aggregation, WeightedSum
@@ -312,7 +312,7 @@ class Experiment:
 def _with(thing: Any, path: list[str], value: Any) -> Any:
     if not hasattr(thing, path[0]):
         known = getattr(thing, "__dataclass_fields__", ())
-        raise UserError(unknown_setting(type(thing).__name__, path[0], known))
+        raise UserError(f"{type(thing).__name__} has no setting {path[0]!r}: {nearest(path[0], known)}")
     inner = value if len(path) == 1 else _with(getattr(thing, path[0]), path[1:], value)
     return replace(thing, **{path[0]: inner})
 

@@ -40,10 +40,10 @@ from turnout.parts.membership.policy import Membership
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.schedules import InverseClock
 from turnout.running import runs
-from turnout.running.config.kinds import KINDS, ROLES, public_kinds
-from turnout.running.reported import NO_HOOKS, with_hooks
+from turnout.running.config.kinds import KINDS, ROLES
 from turnout.running.result import Run, RunGroup, load_model, open_run
-from turnout.suggestions import suggest_names, suggest_settings, suggesting
+from turnout.running.tracking import NO_HOOKS, with_hooks
+from turnout.suggestions import find_elsewhere, suggesting
 from turnout.world.events import Join, Leave
 
 if TYPE_CHECKING:
@@ -71,14 +71,7 @@ SATELLITES = {
 }
 
 
-class _Namespace(type):
-    """The class of namespaces: suggests near names for an unknown one."""
-
-    def __getattr__(cls, name: str) -> Any:
-        raise suggesting(f"turnout.{cls.__name__}", name, vars(cls))
-
-
-class aggregation(metaclass=_Namespace):  # noqa: N801
+class aggregation:  # noqa: N801
     """How updates become one: the weighted sum, and robust aggregations."""
 
     from turnout.parts.aggregation import Aggregation, WeightedSum
@@ -87,7 +80,7 @@ class aggregation(metaclass=_Namespace):  # noqa: N801
     from turnout.parts.robust.distances import GeometricMedian, Krum, MultiKrum
 
 
-class compression(metaclass=_Namespace):  # noqa: N801
+class compression:  # noqa: N801
     """How updates travel."""
 
     from turnout.parts.compression.base import Compression, Dense, Sending
@@ -95,7 +88,7 @@ class compression(metaclass=_Namespace):  # noqa: N801
     from turnout.parts.compression.ternary import LiteralTernary, SparseTernary, TopK
 
 
-class substitution(metaclass=_Namespace):  # noqa: N801
+class substitution:  # noqa: N801
     """What happens to the shares of absent clients."""
 
     from turnout.parts.substitution.base import NoSubstitution, Spread, Substitution
@@ -103,7 +96,7 @@ class substitution(metaclass=_Namespace):  # noqa: N801
     from turnout.parts.substitution.stale import Stale
 
 
-class terms(metaclass=_Namespace):  # noqa: N801
+class terms:  # noqa: N801
     """Local methods, as terms of the gradient."""
 
     from turnout.parts.terms.apfl import APFL
@@ -122,8 +115,6 @@ def __getattr__(name: str) -> Any:
     if importlib.util.find_spec(package) is None:
         raise UserError(f"turnout.{name} needs {package}, which is not installed here")
     module = importlib.import_module(place)
-    if not inner:
-        suggest_names(module, f"turnout.{name}", {})
     return getattr(module, inner) if inner else module
 
 
@@ -131,28 +122,22 @@ def unknown_name(name: str) -> AttributeError:
     """The error for a name that is not at the top: it may be in a namespace, or misspelt."""
     here = sys.modules[__name__]
     for space in (space for space in __all__ if space not in SATELLITES):
-        if isinstance(found := getattr(here, space), ModuleType | _Namespace) and name in vars(found):
+        if space[0].islower() and name in getattr(getattr(here, space), "__dict__", ()):
             return AttributeError(f"module 'turnout' has no attribute {name!r}: use turnout.{space}.{name}", name=name)
     return suggesting("turnout", name, __all__)
 
 
 def _fill_namespaces() -> None:
-    """Add kinds that are not listed above to their namespaces, and suggestions for misspelt names and settings."""
+    """Add kinds that are not listed above to their namespaces; those of satellites are imported when used."""
     here = sys.modules[__name__]
-    for name in (name for name in __all__ if name not in SATELLITES):
-        found = getattr(here, name)
-        if isinstance(found, ModuleType | _Namespace):
-            for kind, maker in public_kinds(name).items():
-                if kind not in vars(found):
-                    setattr(found, kind, maker)
+    for name in dict.fromkeys(role.public for role in ROLES if role.public):
+        found, roles_here = getattr(here, name), [role for role in ROLES if role.public == name]
+        for maker in (maker for role in roles_here for maker in KINDS[role.protocol].values()):
+            if maker.__name__ not in vars(found):
+                setattr(found, maker.__name__, maker)
         if isinstance(found, ModuleType):
-            places = [place for role in ROLES if role.public == name for place in role.satellites.values()]
-            suggest_names(found, f"turnout.{name}", {place.rpartition(":")[2]: place for place in places})
-        else:
-            suggest_settings(found)
-    for kinds in KINDS.values():
-        for maker in kinds.values():
-            suggest_settings(maker)
+            places = [place for role in roles_here for place in role.satellites.values()]
+            find_elsewhere(found, f"turnout.{name}", {place.rpartition(":")[2]: place for place in places})
     for name, known in vars(importlib.import_module("turnout.parts.terms")).items():
         if not name.startswith("_") and name not in vars(terms):  # the base classes of terms
             setattr(terms, name, known)

@@ -21,7 +21,7 @@ from turnout.parts.server import ServerStep
 from turnout.parts.substitution.base import Substitution
 from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
-from turnout.running.tracker import Tracker
+from turnout.running.tracking import Tracker
 from turnout.settings import RuntimeSpec
 from turnout.tasks import TaskSpec
 from turnout.world.attacks import Attack

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from turnout.exchange import Download
-from turnout.machine import activity
 from turnout.machine.profiling import stage
 from turnout.parts.aggregation import Combined, weighted_mean
 from turnout.parts.compression.base import Sending
@@ -103,7 +102,6 @@ def run_round(server: Server, t: int, ctx: Context) -> Round:
         return Round(t, server, start, start, changes, cohort)
 
     download = make_download(start, cohort, t, ctx)
-    activity.asked(t, cohort.asked.tolist)
     with stage("client work"):
         answer = ctx.runtime.ask(cohort.asked, download)
     received = collect(start, cohort, download, answer, ctx)

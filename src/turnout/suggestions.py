@@ -1,22 +1,19 @@
-"""Suggestions for misspelt names in Python; files and the command line have their own (config/catalogue.py).
+"""Names in Python: the kinds that modules define, and what a public namespace finds elsewhere.
 
-`public.py` installs them for all public names: an unknown name of a namespace and an unknown argument of a class then
-raise an error with near names.
+Files and the command line suggest near names themselves (running/config/read.py); in Python the interpreter does.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
-import inspect
 import pkgutil
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from turnout.errors import UnknownSetting, near, unknown_setting
+from turnout.errors import near
 
 
 def kinds_in(place: str, leave_out: Collection[str] = ()) -> dict[str, Any]:
@@ -46,8 +43,8 @@ def suggesting(module: str, name: str, known: Iterable[str]) -> AttributeError:
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name)
 
 
-def suggest_names(module: ModuleType, called: str, satellites: Mapping[str, str]) -> None:
-    """Let a module, a public namespace `called` so, suggest near names for one that it does not have.
+def find_elsewhere(module: ModuleType, called: str, satellites: Mapping[str, str]) -> None:
+    """Let a module, a public namespace `called` so, find names that are not its own.
 
     A package of the same name as the namespace (`turnout.server`) is found through it, and so are kinds of satellites,
     which are imported when they are named.
@@ -65,23 +62,3 @@ def suggest_names(module: ModuleType, called: str, satellites: Mapping[str, str]
         raise suggesting(called, name, vars(module))
 
     vars(module).setdefault("__getattr__", missing)
-
-
-def suggest_settings(kind: Any) -> None:
-    """Let a class suggest near settings for an argument that it does not take."""
-    made = vars(kind).get("__init__") if isinstance(kind, type) else None
-    if made is None or hasattr(made, "__wrapped__"):
-        return
-    parameters = list(inspect.signature(made).parameters.values())[1:]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return
-    known = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
-
-    @functools.wraps(made)
-    def init(self: Any, *given: Any, **named: Any) -> None:
-        for name in named:
-            if name not in known:
-                raise UnknownSetting(unknown_setting(kind.__name__, name, known))
-        made(self, *given, **named)
-
-    kind.__init__ = init

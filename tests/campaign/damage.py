@@ -6,9 +6,7 @@ import random
 import shutil
 from pathlib import Path
 
-from faults import Bench, Counts
-
-from turnout.running.records.same import same
+from faults import Bench, Counts, same
 
 
 def damaged(bench: Bench, counts: Counts, each: int) -> None:

@@ -37,7 +37,7 @@ from spoilt import Spoilt
 from turnout.deploy import warm
 from turnout.deploy.answering import head_of
 from turnout.deploy.demo import compare
-from turnout.deploy.device import open_device, read_device, stay_as
+from turnout.deploy.device import open_device, read_device
 from turnout.deploy.processes import Process
 from turnout.errors import UserError
 from turnout.running.records.records import Records
@@ -106,7 +106,7 @@ def be_bad(files: list[Path]) -> None:
 
     warm.push_objects = pushed
     said = [read_device(path) for path in files]
-    threads = [threading.Thread(target=stay_as, args=own) for own in zip(devices, said, strict=True)]
+    threads = [threading.Thread(target=warm.stay, args=own) for own in zip(devices, said, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:

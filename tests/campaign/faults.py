@@ -20,13 +20,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from same_rows import same
 from turnout.cli import main, outcome, planning
-from turnout.machine import activity
 from turnout.machine.checksums import load_tensors
 from turnout.machine.files import write_whole
 from turnout.running import loop
 from turnout.running.records.checkpoint import NAME
-from turnout.running.records.same import same
 
 COUNT, KILL, FULL, ERROR = range(4)
 KEEP_SECONDS, MOST_WRONG = 2.0, 20
@@ -95,7 +96,6 @@ class Bench:
         (self.home / "e.toml").write_text(EXPERIMENT)
         self.draw, self.number = random.Random(seed), 0
         loop.CHECKPOINT_SECONDS = 0.0  # a checkpoint after every round
-        activity.OFTEN = 0.0  # and who is at work is written down in every round: how often must not depend on speed
         self.shim = ctypes.CDLL(None) if "shim" in os.environ.get("LD_PRELOAD", "") else None
         assert self.child(self.command(self.home / "whole")).code == 0
         self.seconds = 1.0

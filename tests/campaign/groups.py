@@ -12,9 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from faults import EXPERIMENT, Counts
-
-from turnout.running.records.same import same
+from faults import EXPERIMENT, Counts, same
 
 RUNS = [f"weighting={scheme}/seed-0" for scheme in ("A", "C")]
 PATIENCE = 900.0  # seconds for a run that takes a few, on a machine that is busy with other things

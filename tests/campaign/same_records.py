@@ -87,7 +87,7 @@ def played(experiment: Any) -> Any:
 
 def experiments(combinations: int) -> Any:
     """Every recipe that needs no download, and random combinations, by name."""
-    parity = importlib.import_module("turnout.testing.parity")
+    parity = importlib.import_module("parity")
     cook, recipes = found("turnout.recipes:cook"), found("turnout.recipes:recipes")
     for recipe in sorted(recipes()):
         if not recipe.startswith(parity.OTHER_DATA):

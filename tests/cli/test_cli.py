@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import turnout as to
 from commands import turnout, work_in
 from turnout.cli import COMMANDS as TABLE
-from turnout.cli import added_commands, as_command
+from turnout.cli import as_command
 from turnout.cli.planning import make_plan, split_values
 from turnout.running.config.kinds import load_place
 
@@ -290,31 +290,6 @@ def test_the_table_of_commands_repeats_their_help() -> None:
     for name, row in ((name, row) for name, row in TABLE.items() if row.place.startswith("turnout.cli")):
         found = as_command(name, load_place(row.place))
         assert (found.help or "").startswith(row.help.rstrip(".")), name
-
-
-def test_installed_packages_add_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    about = tmp_path / "greeting-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1\nSummary: Greets people.\n")
-    (about / "entry_points.txt").write_text(
-        "[turnout.commands]\ngreet = greeting_command:greet\nbroken = greeting_command:nothing\nrun = nowhere:run\n"
-    )
-    (tmp_path / "greeting_command.py").write_text("def greet(name: str):\n    print('hello', name)\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    added_commands.cache_clear()
-    try:
-        assert turnout("--help") == 0
-        assert "Greets people." in capsys.readouterr().out
-        assert "greeting_command" not in sys.modules, "loaded before it is named"
-        assert turnout("greet", "you") == 0
-        assert "hello you" in capsys.readouterr().out
-        assert turnout("broken") == 2
-        err = capsys.readouterr().err
-        assert "warning" in err
-        assert "greeting" in err
-        assert turnout("run", "--help") == 0, "an entry point does not replace a command of ours"
-    finally:
-        added_commands.cache_clear()
 
 
 def test_a_command_of_a_missing_satellite_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

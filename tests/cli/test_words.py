@@ -20,8 +20,8 @@ from turnout.errors import nearest
 from turnout.recipes import recipes
 from turnout.running.folder import kept_if_used
 from turnout.running.plan import RunPlan, planned_runs
-from turnout.running.planned import run_planned
 from turnout.running.records.finding import find_runs
+from turnout.running.runs import run_planned
 from turnout.view.report.results import results
 
 Capture = pytest.CaptureFixture[str]
@@ -102,30 +102,10 @@ def test_a_file_with_a_setting_in_the_wrong_place_says_where_it_goes(tmp_path: P
         (lambda: to.partition.Class, "Classes"),
         (lambda: to.selection.Fractions, "Fraction"),
         (lambda: to.personal.batchnorm, "batch_norm"),
-        (lambda: to.terms.LocalTrem, "LocalTerm"),
     ],
 )
 def test_a_name_mistyped_in_python_gets_a_suggestion(typo, said: str):
     with pytest.raises(AttributeError, match=f"did you mean '{said}'"):
-        typo()
-
-
-@pytest.mark.parametrize(
-    ("typo", "said"),
-    [
-        (lambda: to.SGD(learning_rate=0.1), "SGD has no setting 'learning_rate': did you mean 'lr'"),
-        (lambda: to.Local(local_epochs=3), "Local has no setting 'local_epochs': did you mean 'epochs'"),
-        (lambda: to.Experiment(num_rounds=3), "Experiment has no setting 'num_rounds': did you mean 'rounds'"),
-        (lambda: to.data.Digits(n_clients=3), "Digits has no setting 'n_clients': did you mean 'clients'"),
-        (lambda: to.models.MLP(3, batchnorm=True), "MLP has no setting 'batchnorm': did you mean 'batch_norm'"),
-        (lambda: to.participation.Traces(frist=3), "Traces has no setting 'frist': did you mean 'first'"),
-        (lambda: to.weighting.ByWork(alpha=3), "ByWork has no setting 'alpha': it has no settings"),
-    ],
-)
-def test_a_setting_mistyped_in_python_gets_a_suggestion(typo, said: str):
-    with pytest.raises(to.UserError, match=said):
-        typo()
-    with pytest.raises(TypeError):  # what Python says of an unknown argument
         typo()
 
 
@@ -264,9 +244,7 @@ def test_at_80_columns_the_bar_and_the_table_stay_readable():
     bars = [line for line in lines if re.search(r"\d+/60", line)]
     assert bars
     for line in bars:
-        assert "…" not in line
         assert len(re.findall("[━╸╺]", line)) >= 8, line
         assert re.search(r"(\d+:\d\d|-:--)$", line), line
     assert any("accuracy" in line for line in bars)
-    assert any(re.match("the bar leaves out .*clients/s", line) for line in lines)
     assert any(line.startswith("not shown at this width: ") for line in lines)

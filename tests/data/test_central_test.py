@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 import turnout as to
+from same_rows import same
 from turnout.data import Digits, Loader
 from turnout.data.partition import OneLabel
 from turnout.running import loop
 from turnout.running.loop import begin, rounds_of
 from turnout.running.records.records import Records
-from turnout.running.records.same import same
 from turnout.server.state import Server
 from turnout.view.report.page import write_picture, write_report
 from turnout.world.members import Members

@@ -48,7 +48,7 @@ def test_the_commands_read_it(logs: tuple[Path, Path], capsys: pytest.CaptureFix
     assert capsys.readouterr().out.replace("log.parquet", "log.csv") == said
     experiment = to.Experiment(to.World(to.data.Digits(clients=20)), to.models.MLP(8), rounds=4)
     advice = to.advise(
-        logs[1], experiment, reading=Reading(every="1h"), only=["FedAvg", "stale"], seeds=4, tune=False, hinges=False,
+        logs[1], experiment, reading=Reading(every="1h"), only=["FedAvg", "stale"], seeds=4, tune=False,
         quiet=True, out=logs[1].parent / "advice", jobs=1,
     )  # fmt: skip
     again = (logs[1].parent / "advice" / "recommended.toml").read_text()

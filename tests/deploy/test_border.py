@@ -15,9 +15,8 @@ from deployments import Deployment, deployed
 from flower_grid import HereGrid, devices_of
 from forgers import Forger, HandMade
 from hand_made import BAD_HELLOS, TWO_HUNDRED, listed
+from turnout.deploy.apps import GridLink
 from turnout.deploy.demo import compare
-from turnout.deploy.grid import GridLink
-from turnout.deploy.policy import Policy, PolicyConditions
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
 from turnout.machine.checksums import load_tensors
@@ -146,12 +145,12 @@ def test_gradients(every: int, tmp_path: Path) -> None:
 
 
 def score_world(clients: int) -> to.Experiment:
-    """Clients with the same labels, whose models begin with the average of all."""
+    """Clients with the same labels."""
     return to.Experiment(
         world=to.World(to.data.Arriving(to.data.Digits(), (("3", "5"),) * clients, per_label=6, public=12)),
         model=to.models.MLP(8),
         algorithm=to.scores.Scores(
-            local=to.Local(to.SGD(0.1), epochs=1, batch_size=5), start="averaged", distil=to.scores.Distil(epochs=1)
+            local=to.Local(to.SGD(0.1), epochs=1, batch_size=5), distil=to.scores.Distil(epochs=1)
         ),
         rounds=2,
         runtime=Flower(clients=clients, start_with=clients, round_seconds=60.0, request_seconds=60.0, server_data=True),
@@ -169,7 +168,7 @@ def test_scores(question: str, table: dict[str, tuple[object, ...]], every: int,
     for silent in (False, True):
         out = tmp_path / f"run-{silent}"
         devices = devices_of(experiment, [str(i) for i in range(clients)], tmp_path / f"devices-{silent}")
-        forgers = [Forger(d, d.identity.name, [a], silent) for d, a in zip(devices[GOOD:], answers, strict=True)]
+        forgers = [Forger(d, d.name, [a], silent) for d, a in zip(devices[GOOD:], answers, strict=True)]
         serve_experiment(GridLink(HereGrid([*devices[:GOOD], *forgers])), experiment, out)
         with Records.read(out / "records.sqlite") as records:
             curves = {name: records.curve(name)[1].tolist() for name in records.metrics()}
@@ -208,15 +207,10 @@ def test_results_weigh_as_much_as_the_samples_a_device_enrolled_with(tmp_path: P
 NASTY = "\x1b]0;mine\x07 \x1b[2J \u202e\nround 9: all is well"
 
 
-class Rude(Policy):
-    def refusal(self, now: PolicyConditions | None = None) -> str | None:
-        return NASTY
-
-
 def test_what_a_device_says_does_not_command_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = world().but(rounds=1, **{"runtime.start_with": 2})
     good, rude, honest = devices_of(experiment, "012", tmp_path / "devices")
-    rude.policy = Rude()
+    rude.refusal = lambda: NASTY
     forger = Forger(honest, "2", [HandMade("hello", HEAD, "error", NASTY)])
     serve_experiment(GridLink(HereGrid([good, rude, forger])), experiment, tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:

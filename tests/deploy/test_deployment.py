@@ -74,7 +74,7 @@ def test_devices_with_a_table_each(tmp_path):
             path.write_text(f'{text}[data]\n{settings}local_test = "last"\n')
             deployment.start(path)
         deployment.until(7)  # until the run is complete: its replay is written after the last round
-    out, words = deployment.folder / "run", "its column 'job' has the categories"
+    out, words = deployment.folder / "run", "its column 'job' has texts"
     assert words in refused(out)
     assert f"the server refuses field: {words}" in (deployment.folder / "field-without.0.log").read_text()
     again = to.run(load(out / "replay.toml"), tmp_path / "again", quiet=True)

@@ -14,8 +14,8 @@ import turnout as to
 from flower_grid import HereGrid
 from turnout.cli import main
 from turnout.data import Characters, Sentences, Synthetic
+from turnout.deploy.apps import GridLink
 from turnout.deploy.device import DeviceSettings, make_device
-from turnout.deploy.grid import GridLink
 from turnout.deploy.server import serve_experiment
 from turnout.running.config.read import load, to_toml
 from turnout.running.records.records import Records

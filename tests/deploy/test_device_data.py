@@ -18,8 +18,8 @@ from turnout.data import ImageFolder, Table
 from turnout.data.columns import CategoryColumn
 from turnout.data.partition import IID
 from turnout.deploy.answering import ClientDevice, head_of
+from turnout.deploy.apps import GridLink, parts_of
 from turnout.deploy.device import DeviceSettings, make_device, open_device
-from turnout.deploy.grid import GridLink, parts_of
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
 from turnout.running.config.read import load, to_toml
@@ -190,7 +190,7 @@ def test_settings_of_a_table_that_contradict_each_other_are_refused(settings, wo
 
 def test_a_refused_device_that_comes_again_is_asked_again(tmp_path, monkeypatch):
     """It was refused for its data, got the right table, and was started again: as the same node, it gets in."""
-    monkeypatch.setattr("turnout.deploy.grid.FRESH", 0.0)
+    monkeypatch.setattr("turnout.deploy.apps.FRESH", 0.0)
     given = experiment(tables(tmp_path, JOBS), rounds=12, start_with=1)
     right = replace(given.world.data, path=tmp_path / "forge", clients=1, partition=IID())
     mended = make_device(given, DeviceSettings(client="field", folder=tmp_path / "new", data=right))

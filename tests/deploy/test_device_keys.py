@@ -10,9 +10,9 @@ import turnout as to
 from flower_grid import HereGrid
 from turnout.data.description import read_description
 from turnout.deploy.answering import ClientDevice
+from turnout.deploy.apps import GridLink
 from turnout.deploy.device import DeviceSettings, make_device
 from turnout.deploy.enrolment import Enrolled, first_description
-from turnout.deploy.grid import GridLink
 from turnout.deploy.keys import RegisteredKeys, sign, signed_text, verified
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
@@ -71,7 +71,6 @@ class Lies(ClientDevice):
 
     def __init__(self, device: ClientDevice, **lies: object):
         self.device, self.lies = device, lies
-        self.identity = device.identity
 
     def answer(self, parts: Parts) -> Parts:
         said = self.device.answer(parts)
@@ -134,7 +133,7 @@ def test_the_description_is_signed(tmp_path):
     zero, one = made_keys(tmp_path / "private", "0", "1")
     keys, given = registered(tmp_path / "devices", {"0": zero, "1": one}), world(start_with=1, server_data=False)
     other = device(given.but(**{"world.data": to.data.Synthetic(clients=3)}), "0", tmp_path)
-    nodes = [Lies(device(given, "0", tmp_path, zero), data=other.identity.data), device(given, "1", tmp_path, one)]
+    nodes = [Lies(device(given, "0", tmp_path, zero), data=other.data), device(given, "1", tmp_path, one)]
     assert first_description(GridLink(HereGrid(nodes)), keys, most_bytes=1 << 20).input_shape == (1, 8, 8)
     joined, refused = served(given, nodes, tmp_path / "run", keys)
     assert joined == {"1"}

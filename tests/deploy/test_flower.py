@@ -14,9 +14,8 @@ import turnout as to
 from flower_grid import HereGrid, devices_of
 from spoilt import KINDS, Spoilt
 from turnout.deploy.answering import LEAVING, LEFT
-from turnout.deploy.device import DeviceSettings, make_device
-from turnout.deploy.grid import GridLink
-from turnout.deploy.policy import Policy
+from turnout.deploy.apps import GridLink
+from turnout.deploy.device import DeviceSettings, Policy, make_device
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
 from turnout.running.config.read import load
@@ -97,7 +96,7 @@ def test_every_part_with_devices_that_come_and_go(name, tmp_path, monkeypatch):
         alone = to.runtime.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
         experiment = experiment.but(**{"runtime.compute": alone})
     first = devices_of(experiment, "0123", disk)
-    first[3].policy = Policy(own=moody("y..yy.yy..y"))
+    first[3].refusal = Policy(own=moody("y..yy.yy..y")).refusal
     phases = [HereGrid(first), HereGrid([*first[1:3], *devices_of(experiment, "04", disk)])]
     for t, grid in zip((2, 5), phases, strict=True):
         serve_experiment(GridLink(grid), experiment.but(rounds=t), out)
@@ -119,7 +118,7 @@ def test_no_rounds_go_by_while_all_decline(tmp_path, monkeypatch):
     experiment = world().but(rounds=3, **{"runtime.start_with": 2})
     devices = devices_of(experiment, "01", tmp_path / "devices")
     for device in devices:
-        device.policy = Policy(own=moody("." * 12))
+        device.refusal = Policy(own=moody("." * 12)).refusal
     serve_experiment(GridLink(HereGrid(devices)), experiment, tmp_path / "run")
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         answered = records.column("answered").tolist()
@@ -181,8 +180,8 @@ def test_a_node_that_cannot_say_yet_who_it_is_is_asked_again(tmp_path, monkeypat
         assert "not now" in str(records.rounds()["failed"][0])
 
 
-def test_a_slow_node_is_left_alone_and_its_late_reply_is_used_where_asked_for(tmp_path):
-    experiment = world().but(**{"runtime.late": "use", "runtime.round_seconds": 0.5, "runtime.request_seconds": 0.3})
+def test_a_slow_node_is_left_alone_and_its_late_reply_is_discarded(tmp_path):
+    experiment = world().but(**{"runtime.round_seconds": 0.5, "runtime.request_seconds": 0.3})
     devices = devices_of(experiment, "012", tmp_path / "devices")
     grid = HereGrid(devices)
     serve_experiment(GridLink(grid), experiment.but(rounds=1), tmp_path / "run")
@@ -193,7 +192,7 @@ def test_a_slow_node_is_left_alone_and_its_late_reply_is_used_where_asked_for(tm
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         rounds = records.rounds()
         assert rounds["answered"].tolist()[1] == 2
-        assert 1.0 in rounds["late_used"].tolist()
+        assert 1.0 in rounds["late"].tolist()
     assert len([node for node, _ in again.sent if node == 101]) <= before + 2
 
 
@@ -203,7 +202,6 @@ def test_a_slow_node_is_left_alone_and_its_late_reply_is_used_where_asked_for(tm
         ({"world.participation": to.participation.Dropout(0.3)}, "simulates who turns up"),
         ({"world.events": (to.Join(1, 2),)}, "let devices join and leave"),
         ({"evaluate.substitution": True}, "only a simulation"),
-        ({"runtime.late": "use", "algorithm.compression": to.compression.SparseTernary()}, "only dense ones"),
         ({"runtime": to.runtime.InProcess()}, 'runtime.kind = "flower"'),
     ],
 )

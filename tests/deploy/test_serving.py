@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from turnout.deploy import processes
-from turnout.deploy.processes import NoAnswer, ServerPlace
-from turnout.deploy.serving import PATIENCE, Serving
+from turnout.deploy.processes import PATIENCE, NoAnswer, ServerPlace, Serving
 
 ANSWERS = 'echo "{\\"success\\": true, \\"run-id\\": 7}"'
 

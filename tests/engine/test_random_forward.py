@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import turnout as to
+from same_rows import same
 from turnout.engine.batches import Batch, address_batches
 from turnout.engine.dropout import dropout_keys
 from turnout.errors import UserError
-from turnout.running.records.same import same
 from turnout.types import Samples
 from worlds import EXACT, blobs, folder_run, play, ready, stopped_and_resumed, world
 

@@ -1,4 +1,4 @@
-"""The arithmetic of an advice on outcomes that are given: tuning, scores, the race, hinges; nothing is run."""
+"""The arithmetic of an advice on outcomes that are given: tuning, scores, the race; nothing is run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ import torch
 import turnout as to
 from turnout.fleet import ParticipationLog, Reading, read_fleet
 from turnout.fleet.advice.advice import Advice, cost_of
-from turnout.fleet.advice.advise import AdviceWork, _able, contenders
-from turnout.fleet.advice.aims import AIMS, Judge
-from turnout.fleet.advice.candidates import PLAIN, Candidate, known_candidates, own_layers
-from turnout.fleet.advice.cases import RaceCase, _selection, chosen_clients, events_of, facts_of, given_case
-from turnout.fleet.advice.race import LOOKS, Dropped, Race
-from turnout.fleet.advice.race_board import RaceBoard
-from turnout.fleet.advice.race_plan import RacePlan, fitting
+from turnout.fleet.advice.advise import AdviceWork, _able
+from turnout.fleet.advice.candidates import AIMS, PLAIN, Candidate, Judge, known_candidates, own_layers
+from turnout.fleet.advice.cases import RaceCase, _selection, chosen_clients, events_of, given_case
+from turnout.fleet.advice.race import LOOKS, Race, RaceBoard, RacePlan, fitting
 from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers, _rounds, measure
+from turnout.fleet.diagnosis import diagnose
 from turnout.parts.selection import Everyone, Fraction
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.prepare import prepare
@@ -46,7 +44,7 @@ def advising(
 ) -> AdviceWork:  # fmt: skip
     """An advice in whose ledger every run that it may ask for is there."""
     ledger = TrialLedger(folder)
-    for part, ids in (("tune", (*TUNING_SEEDS, 0, 1)), ("race", range(seeds)), ("turnout halved", range(8))):
+    for part, ids in (("tune", (*TUNING_SEEDS, 0, 1)), ("race", range(seeds))):
         for name in names:
             for settings in (LOW, SAME, HIGH):
                 for case in cases:
@@ -58,8 +56,8 @@ def advising(
     plan = RacePlan((1 / 3, 1.0, 3.0), 2, 12, 12, 1.0)
     listed = [Candidate(name, "") for name in names]
     worlds = [RaceCase(case, "", experiment) for case in cases]
-    board = RaceBoard(AIMS[aim], quiet=True)
-    return AdviceWork(listed, worlds, judge, plan, ledger, TrialWorkers(1), board, 1e9, 0.0, seeds, True, 0)
+    board = RaceBoard(quiet=True)
+    return AdviceWork(listed, worlds, judge, plan, ledger, TrialWorkers(1), board, 1e9, 0.0, seeds, 0)
 
 
 def test_every_candidate_is_tuned_to_its_best_rate_on_seeds_that_do_not_race(tmp_path: Path) -> None:
@@ -127,16 +125,13 @@ def test_the_race_compares_the_mean_over_worlds_seed_by_seed(tmp_path: Path) -> 
     assert scores[PLAIN] == pytest.approx({s: 0.55 + 0.01 * (s % 4) for s in range(6)})
     assert (race.seeds, race.running) == (4, ("other",))
     assert race.dropped[0].gap == pytest.approx(-(0.05 + 0.001 * (0 + 1 + 2 + 0) / 4))
-    hinge = work.hinge(race, scores, "turnout halved")
-    assert hinge is not None
-    assert (hinge.seeds, hinge.ranking.best) == (8, "other")
 
 
 def test_outside_a_terminal_the_race_prints_its_looks_and_nothing_about_steps_without_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     work = advising(tmp_path, lambda trial: 0.5 + (0.1 + 0.001 * (trial.seed % 3)) * (trial.candidate == "other"))
-    work.board = RaceBoard(AIMS["accuracy"])
+    work.board = RaceBoard()
     work.tune()
     work.race()
     assert capsys.readouterr().err == "after 4 seeds: 1 still in, 1 dropped, 0 set aside\n"
@@ -260,22 +255,11 @@ def test_only_where_all_are_near_the_leader_are_they_level() -> None:
     assert Race.of(["lead", "near"]).looked_at(scores, 12).level(scores, 0.005)
 
 
-def test_contenders_are_the_best_still_in_then_plain_fedavg_then_the_last_that_were_dropped() -> None:
-    names = (PLAIN, "a", "b", "c", "d", "e", "f")
-    dropped = [Dropped(name, after, "a", gap, gap, gap) for name, after, gap in
-               ((PLAIN, 4, -0.5), ("d", 8, -0.2), ("e", 12, -0.3), ("f", 12, -0.1))]  # fmt: skip
-    race = Race(names, ("a", "b", "c"), tuple(dropped), {}, 12)
-    scores = {name: {0: value} for name, value in zip(names, (0.1, 0.5, 0.9, 0.7, 0.3, 0.2, 0.4), strict=True)}
-    assert contenders(race, scores) == [PLAIN, "a", "b", "c", "f"]  # f was dropped as late as e, by less
-    many = Race(names, ("a", "b", "c", "d", "e", "f"), (), {}, 12)
-    assert contenders(many, scores) == [PLAIN, "a", "b", "c", "f"]  # the four best of six, and FedAvg
-
-
 def test_a_seed_counts_where_it_ran_in_every_world(tmp_path: Path) -> None:
     work = advising(tmp_path, lambda trial: 0.5, cases=("v", "w"))
     work.tune()
     del work.ledger.outcomes["race", PLAIN, work.chosen[PLAIN], "w", 2]
-    found = work._scores([PLAIN, "other"], work.cases, "race")
+    found = work._scores([PLAIN, "other"], work.cases)
     assert (sorted(found[PLAIN]), sorted(found["other"])) == ([0, 1], [0, 1, 2, 3])
 
 
@@ -283,11 +267,7 @@ def test_a_trial_is_the_case_with_its_candidate_rate_and_seed(tmp_path: Path) ->
     work = advising(tmp_path, lambda trial: 0.5)
     work.first_seed = 500
     base = to.Experiment().but(**{"algorithm.local.optimizer.lr": 0.2})
-    skewed = base.but(**{"world.data.clients": 7})
-    case, candidate = (
-        RaceCase("w", "", base, skewed),
-        Candidate("c", "", {"algorithm.weighting": to.weighting.ByShare()}),
-    )
+    case, candidate = RaceCase("w", "", base), Candidate("c", "", {"algorithm.weighting": to.weighting.ByShare()})
 
     def made(part: str, settings: str = SAME, seed: int = 3) -> to.Experiment:
         return work._experiment(candidate, case, Trial(part, "c", settings, "w", seed))
@@ -296,9 +276,6 @@ def test_a_trial_is_the_case_with_its_candidate_rate_and_seed(tmp_path: Path) ->
     rates = [made("tune", settings).algorithm.local.optimizer.lr for settings in (LOW, SAME, HIGH)]
     assert rates == pytest.approx([0.2 / 3, 0.2, 0.6], rel=1e-2)
     assert made("race").world == base.world
-    away = made("turnout halved").world.participation
-    assert away == to.participation.Dropout(0.5, when_up=base.world.participation)
-    assert made("data more skewed").world.data.clients == 7
 
 
 def test_costs_are_means_over_runs_and_a_target_counts_where_all_reach_it() -> None:
@@ -329,24 +306,14 @@ def small_log(folder: Path) -> ParticipationLog:
 
 
 def test_facts_are_shares_of_those_asked(tmp_path: Path) -> None:
-    facts = facts_of(small_log(tmp_path))
+    facts = diagnose(small_log(tmp_path))
     assert (facts.clients, facts.rounds) == (4, 10)
     assert facts.turnout == pytest.approx((10 + 5 + 1 + 2) / (10 + 10 + 10 + 2))
     assert facts.work == pytest.approx((10 + 5 * 0.5 + 1 + 2) / 18)
-    assert facts.full == pytest.approx((10 + 1 + 2) / 18)
-    assert facts.asked == pytest.approx(32 / 40)
-    assert facts.turnout_T[:4] == pytest.approx((1 / 3, 2 / 3, 1 / 3, 3 / 4))
-    assert facts.hardly_there == 0  # c comes to a tenth of its rounds: more than a tenth of 18/32
-
-
-def test_clients_that_hardly_come_are_known_beside_the_mean_turnout(tmp_path: Path) -> None:
-    """Of 40 rounds three of five are always there, a turnout of 125 / 200: two rounds (0.05) are less than a tenth of
-    that, three (0.075) are not."""
-    often = [(t, name, 1.0) for t in range(40) for name in "abc"]
-    rare = [(t, "rare", float(t in (9, 30))) for t in range(40)]
-    some = [(t, "some", float(t in (3, 9, 20))) for t in range(40)]
-    write_turnout(tmp_path / "log.csv", [*often, *rare, *some])
-    assert facts_of(read_fleet(tmp_path / "log.csv")).hardly_there == 1
+    assert facts.complete == pytest.approx((10 + 1 + 2) / 18)
+    assert facts.asked_share == pytest.approx(32 / 40)
+    assert facts.turnout_by_round[:4] == pytest.approx((1 / 3, 2 / 3, 1 / 3, 3 / 4))
+    assert facts.hardly_there == ()  # c comes to a tenth of its rounds
 
 
 def test_stand_ins_are_every_kth_client_by_how_often_it_came_with_its_joins_and_leaves(tmp_path: Path) -> None:
@@ -361,7 +328,7 @@ def test_stand_ins_are_every_kth_client_by_how_often_it_came_with_its_joins_and_
     found = [(type(e).__name__, e.client, e.round) for e in events_of(log, places, rounds=20)]
     assert found == [("Leave", 0, int(19 * 20 / 39)), ("Join", 2, int(20 * 20 / 39))]  # of 39 rounds, the last is 38
     assert log.rounds == 39
-    assert (facts_of(log).joined, facts_of(log).left) == (1, 1)
+    assert (len(diagnose(log).joined), len(diagnose(log).left)) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +337,8 @@ def test_stand_ins_are_every_kth_client_by_how_often_it_came_with_its_joins_and_
 def test_as_large_a_part_is_asked_as_the_log_asked_but_at_least_four(
     tmp_path: Path, asked: float, clients: int, share: float | None
 ) -> None:
-    facts = replace(facts_of(small_log(tmp_path)), asked=asked)
+    found = diagnose(small_log(tmp_path))
+    facts = replace(found, asked_by_round=(round(asked * 4000),), clients=4000, rounds=1)
     expected = Everyone() if share is None else Fraction(share)
     assert _selection(facts, clients) == expected
 
@@ -378,10 +346,8 @@ def test_as_large_a_part_is_asked_as_the_log_asked_but_at_least_four(
 def test_a_shorter_case_has_its_events_at_the_same_part_of_the_run() -> None:
     events = (to.Join(client=1, round=30), to.Leave(client=2, round=45))
     base = to.Experiment(rounds=60).but(**{"world.events": events})
-    short = RaceCase("w", "", base, base).lasting(20)
-    assert short.skewed is not None
-    for made in (short.experiment, short.skewed):
-        assert (made.rounds, [e.round for e in made.world.events]) == (20, [10, 15])
+    made = RaceCase("w", "", base).lasting(20).experiment
+    assert (made.rounds, [e.round for e in made.world.events]) == (20, [10, 15])
 
 
 def test_a_given_experiment_races_with_plain_fedavg_and_its_own_local_training(tmp_path: Path) -> None:
@@ -397,19 +363,10 @@ def test_a_given_experiment_races_with_plain_fedavg_and_its_own_local_training(t
     assert given_case(given, tmp_path / "log.csv", Reading(), rounds=4).experiment.rounds == 4
 
 
-def test_data_of_owners_is_not_made_more_skewed(tmp_path: Path) -> None:
-    given = to.Experiment(to.World(to.data.Digits(clients=5)))
-    owned = given.but(**{"world.data.partition": to.partition.Natural()})
-    assert given_case(owned, tmp_path / "log.csv", Reading()).skewed is None
-    made = given_case(given, tmp_path / "log.csv", Reading()).skewed
-    assert made is not None
-    assert made.world.data.partition == to.partition.Classes(per_client=1)
-
-
 def found_advice(folder: Path, accuracy: Accuracy, aim: str = "accuracy", seeds: int = 4) -> Advice:
     (folder / "out").mkdir()
     work = advising(folder / "out", accuracy, (PLAIN, "b", "c"), aim=aim, seeds=seeds)
-    return work.advice(facts_of(small_log(folder)), {}, folder / "out")
+    return work.advice(diagnose(small_log(folder)), {}, folder / "out")
 
 
 def test_an_advice_names_the_best_and_lists_the_others_by_their_mean(tmp_path: Path) -> None:
@@ -461,7 +418,6 @@ def test_a_run_in_memory_counts_bytes_and_ends_with_its_last_round() -> None:
     assert up != down
     assert (found.up, found.down, found.sent[-1]) == (up, down, up + down)
     assert found.sent[0] == sum(r.bytes_up + r.bytes_down for r in records[:2])
-    assert found.turnout == sum(r.answered for r in records) / sum(r.asked for r in records)
     assert not found.diverged
     wild = measure(base.but(**{"algorithm.local.optimizer.lr": 1e39}))
     assert wild.diverged
@@ -521,7 +477,7 @@ def test_a_plan_counts_rates_seeds_candidates_and_jobs() -> None:
 
 
 def test_small_models_keep_more_and_the_last_layer_stays_home(tmp_path: Path) -> None:
-    facts = facts_of(small_log(tmp_path))
+    facts = diagnose(small_log(tmp_path))
     small = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.ReLU(), torch.nn.Linear(10, 2))
     large = torch.nn.Sequential(torch.nn.Linear(400, 400), torch.nn.Linear(400, 2))
     for module, keep in ((small, 0.05), (large, 0.01)):

@@ -11,14 +11,13 @@ import pytest
 
 from turnout.errors import UserError
 from turnout.fleet import Reading, read_fleet
-from turnout.fleet.fedscale import plain_data, read_capacity
+from turnout.fleet.fedscale import plain_data
 
 HOUR = 3600
 BEHAVE = {
     1: {"duration": 1, "active": [0, 2 * HOUR], "inactive": [HOUR, 4 * HOUR], "finish_time": 4 * HOUR, "model": "A"},
     2: {"duration": 1, "active": [HOUR], "inactive": [HOUR // 2], "finish_time": 2 * HOUR, "model": "B"},
 }
-CAPACITY = {1: {"computation": 100.0, "communication": 8000.0}, 2: {"computation": 200, "communication": 16000.0}}
 
 
 def pickled(path: Path, data: Any, protocol: int = 2) -> Path:
@@ -73,24 +72,8 @@ def test_availability_becomes_rounds(tmp_path: Path) -> None:
     assert (fleet.rounds, fleet.is_calendar, fleet.missing) == (4, False, "absent")
 
 
-def test_capacity_decides_the_work(tmp_path: Path) -> None:
-    """1000 samples take 3 x 100 ms x 1000 = 300 s and 600 s; 10 MB cross twice at 1 and 2 MB/s, in 20 and 10 s.
-
-    With a deadline of 320 s client 1 finishes, and client 2 does 310 of its 600 s.
-    """
-    pickled(tmp_path / "b", BEHAVE)
-    path = pickled(tmp_path / "c", CAPACITY)
-    assert read_capacity(path).sample_seconds_M.tolist() == pytest.approx([0.3, 0.6])
-    reading = Reading(every="1h", capacity=str(path), samples=1000, megabytes=10, deadline="320s")
-    fleet = read_fleet(tmp_path / "b", reading)
-    assert {(t, name): work for t, name, work in fleet.rows()}[0, "1"] == pytest.approx(1.0)
-    assert {(t, name): work for t, name, work in fleet.rows()}[0, "2"] == pytest.approx(310 / 600)
-
-
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
-    capacity = pickled(tmp_path / "c", CAPACITY)
     for data, says in (
-        (CAPACITY, "has how fast devices are, not when they were there.*--capacity"),
         ([1, 2], "not a FedScale trace"),
         ({1: {"active": []}}, "client 1: a trace of availability has .* no inactive, finish_time"),
         ({1: BEHAVE[1] | {"finish_time": 0}}, "entry 1: finish_time of client 1 must be a number above 0"),
@@ -98,8 +81,3 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=says):
             read_fleet(pickled(tmp_path / "p", data))
-    (tmp_path / "log.csv").write_text("round,client\n0,a\n")
-    with pytest.raises(UserError, match="this log has no such stays"):
-        read_fleet(tmp_path / "log.csv", Reading(capacity=str(capacity), samples=1, megabytes=1))
-    with pytest.raises(UserError, match="give what a round asks"):
-        Reading(capacity="c")

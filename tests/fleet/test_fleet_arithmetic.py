@@ -10,8 +10,7 @@ import torch
 
 from turnout.fleet.diagnosis import Diagnosis, diagnose, parts_to_try
 from turnout.fleet.diagnosis_page import _map
-from turnout.fleet.fit import chain_of, fit, out_rounds
-from turnout.fleet.fleet_model import EVERYONE, FleetModel, Outages
+from turnout.fleet.fleet_model import EVERYONE, FleetModel, Outages, chain_of, fit, out_rounds
 from turnout.fleet.groups import LIKE, Groups, _assigned, _sums, away_together
 from turnout.world.blocks import STAND_INS, Blocks, Sources, block_length
 from turnout.world.log import ParticipationLog

@@ -11,8 +11,7 @@ import torch
 
 from turnout.fleet import ParticipationLog, Reading, read_fleet
 from turnout.fleet.example import ExampleFleet
-from turnout.fleet.fit import fit
-from turnout.fleet.fleet_model import EVERYONE
+from turnout.fleet.fleet_model import EVERYONE, fit
 from turnout.fleet.fleet_participation import FleetLog
 from turnout.fleet.groups import Groups, away_together
 from turnout.testing import check_like_log, check_participation

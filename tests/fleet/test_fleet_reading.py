@@ -187,7 +187,6 @@ def test_settings_that_cannot_be_are_refused() -> None:
         ({"missing": "abset"}, "did you mean 'absent'"),
         ({"gaps": "skipped"}, "did you mean 'skip'"),
         ({"full_work": 0}, "above 0"),
-        ({"separator": "::"}, "one character"),
     ):
         with pytest.raises(UserError, match=says):
             Reading(**settings)  # type: ignore[arg-type]

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 import turnout as to
+from same_rows import same
 from turnout.errors import UserError
 from turnout.machine.lock import Busy, Holder, is_locked, locked
-from turnout.running.records.same import same
 
 PARENT = """
 import multiprocessing, os, signal, time

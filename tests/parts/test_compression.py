@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import turnout as to
+from same_rows import same
 from turnout.cli import main
 from turnout.errors import UserError
 from turnout.layout import Slot
@@ -17,7 +18,6 @@ from turnout.parts.compression.codec.bits import Coded
 from turnout.parts.compression.codec.ternary import Ternary
 from turnout.parts.compression.error_feedback import BroadcastLog
 from turnout.parts.substitution import friends
-from turnout.running.records.same import same
 from turnout.running.result import open_run
 from turnout.running.tracks.weights import Weights
 from turnout.server.state import Server

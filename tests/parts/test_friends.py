@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import turnout as to
+from same_rows import same
 from turnout import testing
 from turnout.errors import UserError
 from turnout.parts.substitution import friends, random_projection
@@ -24,7 +25,6 @@ from turnout.rng import key, rng, uniform
 from turnout.running.config.read import from_table, load
 from turnout.running.config.write import to_toml
 from turnout.running.records.records import Records
-from turnout.running.records.same import same
 from turnout.types import Message, Turnout
 from worlds import EXACT, folder_run, local_updates, play, ready, world
 
@@ -643,7 +643,7 @@ def test_stale_forgets_and_grows() -> None:
 
 
 def test_a_store_that_does_not_fit_is_refused_before_the_first_round() -> None:
-    from turnout.running.memory import check_fits
+    from turnout.running.messages import check_fits
 
     data = to.data.Synthetic(clients=1_000_000)
     experiment = to.Experiment(

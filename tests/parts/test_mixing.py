@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import turnout as to
+from same_rows import same
 from turnout import testing
 from turnout.errors import UserError
 from turnout.parts.mixing import distances
-from turnout.running.memory import check_fits
-from turnout.running.records.same import same
+from turnout.running.messages import check_fits
 from turnout.running.tracks.weights import Weights
 from worlds import Coarse, gradient_of, own_models, play, ready, stopped_and_resumed, walk, world
 

@@ -12,13 +12,13 @@ import torch
 
 import turnout as to
 from alone import fresh, torch_adam, train_alone, weights_of
+from same_rows import same
 from turnout.engine.batches import address_batches
 from turnout.errors import UserError
 from turnout.rng import key as address
 from turnout.running import stop_rules
 from turnout.running.config.read import from_table
 from turnout.running.config.write import to_toml
-from turnout.running.records.same import same
 from turnout.types import Samples
 from worlds import Given, folder_run, own_models, play, ready, stopped_and_resumed, world
 

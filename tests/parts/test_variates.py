@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import turnout as to
+from same_rows import same
 from turnout.errors import UserError
-from turnout.running.records.same import same
 from turnout.running.tracks.weights import Weights
 from turnout.server.state import Server
 from worlds import Coarse, Given, gradient_of, kept_rows, play, ready, stopped_and_resumed, walk, world

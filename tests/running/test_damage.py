@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from same_rows import same
 from turnout.cli import main
 from turnout.errors import UserError
 from turnout.machine.checksums import KEY, Damaged, json_text, read_json, table_of
 from turnout.running.records.checkpoint import rounds_done
 from turnout.running.records.records import Records
-from turnout.running.records.same import same
 
 Capture = pytest.CaptureFixture[str]
 SMALL = """

@@ -12,12 +12,6 @@ from commands import turnout
 from turnout.recipes import cook, recipes
 
 Capture = pytest.CaptureFixture[str]
-COMMANDS = """
-import typer
-print("other is imported")
-def greet(name: str) -> None:
-    typer.echo(f"hello {name}")
-"""
 RECIPES = """
 from turnout.experiment import Experiment
 def from_elsewhere() -> Experiment:
@@ -28,10 +22,6 @@ def _private() -> Experiment: ...
 def needs(argument: int) -> Experiment: ...
 """
 POINTS = """
-[turnout.commands]
-greet = other_commands:greet
-broken = no_such_module:app
-run = other_commands:greet
 [turnout.recipes]
 other = other_recipes
 broken = no_such_recipes
@@ -44,33 +34,8 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "other-1.dist-info").mkdir()
     (tmp_path / "other-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
     (tmp_path / "other-1.dist-info" / "entry_points.txt").write_text(POINTS)
-    (tmp_path / "other_commands.py").write_text(COMMANDS)
     (tmp_path / "other_recipes.py").write_text(RECIPES)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.delitem(sys.modules, "other_commands", raising=False)
-
-
-def test_a_command_of_another_package_is_listed_and_imported_when_it_is_called(capsys: Capture):
-    assert turnout("--help") == 0
-    out = capsys.readouterr().out
-    assert "greet" in out
-    assert "study" in out
-    assert "other is imported" not in out
-    assert turnout("greet", "ann") == 0
-    assert "hello ann" in capsys.readouterr().out
-
-
-def test_a_broken_command_is_a_sentence_when_it_is_called(capsys: Capture):
-    assert turnout("broken") == 2
-    err = capsys.readouterr().err
-    assert "cannot load the command 'broken' of other" in err
-    assert "no_such_module" in err
-    assert turnout("--version") == 0
-
-
-def test_a_command_of_ours_is_not_replaced(capsys: Capture):
-    assert turnout("run", "--help") == 0
-    assert "other is imported" not in capsys.readouterr().out
 
 
 def test_studies_without_their_package_say_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Capture):

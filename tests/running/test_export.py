@@ -60,16 +60,6 @@ def outputs(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
         return x, to.load_model(folder / "run")(x)
 
 
-@pytest.mark.parametrize("suffix", [".pt", ".ts"])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_needs_no_class(suffix: str, folder: Path, capsys: Capture) -> None:
-    path = folder / f"model{suffix}"
-    assert turnout("export", folder / "run", "--model", path) == 0
-    assert "TorchScript: torch.jit.load" in capsys.readouterr().out
-    x, expected = outputs(folder)
-    assert torch.allclose(torch.jit.load(str(path))(x), expected, atol=1e-6)
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_a_program_needs_no_class(folder: Path) -> None:
     assert turnout("export", folder / "run", "--model", folder / "model.pt2") == 0
@@ -125,8 +115,6 @@ def test_a_model_that_looks_at_its_samples_is_not_written_wrong(
         turnout("run", folder / "small.toml", "--set", "model=my_branching:Branching", "--out", tmp_path / "run") == 0
     )
     capsys.readouterr()
-    assert turnout("export", tmp_path / "run", "--model", tmp_path / "model.pt") == 2
-    assert "TorchScript" in capsys.readouterr().err
     assert turnout("export", tmp_path / "run", "--model", tmp_path / "model.pt2") == 2
     assert "this model cannot be written as .pt2" in (said := capsys.readouterr().err)
     assert "Traceback" not in said
@@ -181,32 +169,13 @@ def test_the_records_of_several_runs_are_one_table(folder: Path) -> None:
     assert float(last["global_accuracy"]) == expected
 
 
-def test_parquet_or_what_to_install(folder: Path, capsys: Capture) -> None:
-    done = turnout("export", folder / "four", "--parquet", folder / "parquet")
-    if not there("pyarrow"):
-        assert done == 2
-        assert "writing Parquet needs pyarrow, which is not installed: pip install" in capsys.readouterr().err
-        return
-    import pyarrow.parquet as parquet
-
-    assert done == 0
-    turnout("export", folder / "four", "--csv", folder / "csv4")
-    for name in ("rounds", "clients", "evaluations", "client_evaluations", "events"):
-        table = parquet.read_table(folder / "parquet" / f"{name}.parquet")
-        plain = rows(folder / "csv4" / f"{name}.csv")
-        assert table.column_names == list(plain[0])
-        for column in table.column_names:
-            shown = ["" if v is None else str(v) for v in table[column].to_pylist()]
-            assert shown == [row[column] for row in plain], (name, column)
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ("", "say what to write: --model FILE, --csv DIR"),
         ("--client 3 --csv x", "--client chooses a model"),
-        ("--model model.bin", "model.bin: a model's file ends in .safetensors, .pt, .ts, .pt2, .onnx"),
-        ("--model m.pt --client bob", "there is no client 'bob': they are 0 to 5"),
+        ("--model model.bin", "model.bin: a model's file ends in .safetensors, .pt2, .onnx"),
+        ("--model m.pt2 --client bob", "there is no client 'bob': they are 0 to 5"),
         ("--csv small.toml", "small.toml is a file, and several tables are written"),
         ("--mlflow nonsense://x", "needs mlflow" if not there("mlflow") else "cannot be used"),
     ],
@@ -221,5 +190,5 @@ def test_what_cannot_be_exported_is_a_sentence(
 
 
 def test_several_runs_have_no_one_model(folder: Path, capsys: Capture) -> None:
-    assert turnout("export", folder / "four", "--model", folder / "x.pt") == 2
+    assert turnout("export", folder / "four", "--model", folder / "x.pt2") == 2
     assert "holds several runs: name one of the folders in it" in capsys.readouterr().err

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from commands import turnout, work_in
+from same_rows import same
 from turnout.cli.planning import make_plan
 from turnout.running.plan import write_plan
-from turnout.running.records.same import same
 
 Capture = pytest.CaptureFixture[str]
-DEMO = ["--seeds", "1", "--jobs", "1", "--set", "rounds=1", "--set", "world.data.clients=6", "-q"]
+DEMO = ["--seeds", "1", "--jobs", "1", "--set", "rounds=1", "--set", "world.data.clients=10", "-q"]
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +28,11 @@ def run(*arguments: object) -> int:
 
 def test_the_same_command_goes_on(capsys: Capture) -> None:
     assert run("--out", "out", *DEMO) == 0
-    (Path("out") / "C" / "seed-0" / "checkpoint.safetensors").unlink()
+    (Path("out") / "friends" / "seed-0" / "checkpoint.safetensors").unlink()
     assert run("--out", "out", *DEMO, "--resume") == 0
     assert run("--out", "other", *DEMO, "--resume") == 0
-    for scheme in "ABC":
-        assert same(*(f"{out}/{scheme}/seed-0/records.sqlite" for out in ("out", "other"))) == []
+    for variant in ("FedAvg", "stale", "friends"):
+        assert same(*(f"{out}/{variant}/seed-0/records.sqlite" for out in ("out", "other"))) == []
     grid = ["small.toml", "--grid", "algorithm.weighting=A,C", "--seeds", "1", "--out", "grid", "--jobs", "1", "-q"]
     assert run(*grid) == 0
     assert run(*grid, "--resume") == 0
@@ -43,14 +43,22 @@ def test_the_same_command_goes_on(capsys: Capture) -> None:
 @pytest.mark.parametrize("written", [0, 2])
 def test_a_half_made_folder_is_gone_on_with(written: int, capsys: Capture) -> None:
     """Killed while the folder was made: so many of its experiments are there, and not yet what names them."""
-    settings = ["rounds=1", "world.data.clients=6"]
+    settings = ["rounds=1", "world.data.clients=10"]
     write_plan(make_plan(None, settings, [], 1, Path("out"), False))
     Path("out/runs.json").unlink()
     kept = sorted(Path("out").glob("*/seed-0/experiment.toml"))
     for path in kept[written:]:
         path.rename(path.with_name("experiment.toml.new"))
     assert run("--out", "out", *DEMO, "--resume") == 0
-    assert [entry["variant"] for entry in json.loads(Path("out/runs.json").read_text())["runs"]] == ["A", "B", "C"]
+    entries = json.loads(Path("out/runs.json").read_text())["runs"]
+    assert [entry["variant"] for entry in entries] == [
+        "all present",
+        "FedAvg",
+        "FedProx",
+        "SCAFFOLD",
+        "stale",
+        "friends",
+    ]
 
 
 def test_what_names_the_runs_is_written_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +70,7 @@ def test_what_names_the_runs_is_written_last(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("os.replace", replace)
     write_plan(make_plan(None, [], [], 1, Path("out"), False))
-    assert written == ["experiment.toml"] * 3 + ["runs.json"]
+    assert written == ["experiment.toml"] * 6 + ["runs.json"]
 
 
 def test_another_commands_half_made_folder_is_left_alone(capsys: Capture) -> None:

@@ -11,10 +11,10 @@ import torch
 
 import turnout as to
 from killing import killed_and_resumed
+from same_rows import same
 from turnout.running import loop
 from turnout.running.loop import begin, rounds_of
 from turnout.running.records.records import Records
-from turnout.running.records.same import same
 from worlds import EXACT, Control
 
 EVENTS = (to.events.RandomEvents(joins=0.3, leaves=0.25, returns=0.15, waiting=12), to.Leave(0, 8), to.Join(1, 12))

@@ -18,7 +18,7 @@ from turnout.engine.train import order_bytes
 from turnout.machine.memory import _left_in_container
 from turnout.running.config.write import to_toml
 from turnout.running.loop import rounds_of
-from turnout.running.memory import check_fits
+from turnout.running.messages import check_fits
 from turnout.running.tracks.prepare import prepare
 
 HERE = Path(__file__).parents[1]

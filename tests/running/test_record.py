@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turnout as to
+from same_rows import same
 from turnout.errors import UserError
 from turnout.rng import uniform
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.records.export import export_turnout
 from turnout.running.records.glossary import Glossary
 from turnout.running.records.records import Records
-from turnout.running.records.same import same
 from turnout.tasks import MetricInfo
 
 

@@ -14,8 +14,8 @@ import turnout as to
 from turnout.cli import main
 from turnout.running.loop import FinishedRound
 from turnout.running.plan import RunPlan, planned_runs
-from turnout.running.planned import run_planned
-from turnout.running.tracker import TrackedRun
+from turnout.running.runs import run_planned
+from turnout.running.tracking import TrackedRun
 from turnout.view.trackers import make_tracker
 
 

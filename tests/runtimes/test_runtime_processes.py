@@ -15,11 +15,11 @@ import torch
 
 import turnout as to
 from example_experiments import ternary
+from same_rows import same
 from turnout.running import loop
 from turnout.running.config.read import to_toml
 from turnout.running.loop import FinishedRound
 from turnout.running.records.checkpoint import rounds_done
-from turnout.running.records.same import same
 from turnout.runtimes.crew import KEPT
 from turnout.runtimes.processes import GROUP
 from turnout.runtimes.wire import read_tree, write_tree

@@ -11,10 +11,10 @@ import pytest
 
 import turnout as to
 from example_experiments import ternary, three_users
+from parity import difference, played, shrunk
 from turnout.machine.optional import optional
 from turnout.recipes import digits
 from turnout.runtimes.crew import KEPT, RemoteWorkers
-from turnout.testing.parity import difference, played, shrunk
 
 HERE = to.runtime.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
 TERNARY = shrunk(ternary(), rounds=5)

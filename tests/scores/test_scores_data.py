@@ -109,8 +109,8 @@ def test_samples_with_other_names_are_refused(words, wanted):
         (lambda: prepare(score_world(models={0: to.models.MLP(3), 1: {9: to.models.CNN((4,))}}, rounds=10)),
          "a convolutional model takes images"),
         (lambda: prepare(score_world().but(task=to.tasks.Regression())), "scores are of labels"),
-        (lambda: prepare(score_world().but(start="w.safetensors")), "start = ... loads one model's weights"),
-        (lambda: prepare(score_world().but(**{"evaluate.recovery": True})), "evaluate.recovery looks at federated"),
+        (lambda: prepare(score_world().but(start="w.safetensors")), "start is about federated weights"),
+        (lambda: prepare(score_world().but(**{"evaluate.recovery": True})), "evaluate.recovery is about federated"),
         (lambda: prepare(score_world(data=to.data.Digits())), "scores are exchanged on public samples"),
         (lambda: stream(label_sets=None), "public samples and each client's labels go together"),
         (lambda: stream(label_sets=SETS[:2]), "3 clients and 2 label sets"),
@@ -202,7 +202,7 @@ def test_any_data_with_a_public_set():
         runtime=to.runtime.InProcess(device="cpu", threads=1),
     )  # fmt: skip
     track = prepare(experiment)
-    assert len(track.runtime.clients.architectures.made) == 1
+    assert len(track.runtime.clients.made) == 1
     state, record = track.round(track.begin(), 0)
     assert record.answered < 10
     assert len(track.evaluate(state, 0).per_client["consensus_accuracy"][0]) == 10

@@ -12,12 +12,13 @@ import torch
 import turnout as to
 from example_experiments import LABELS, three_users
 from killing import killed_and_resumed
+from same_rows import same
 from score_worlds import score_world
 from turnout.cli import main
 from turnout.running import loop
-from turnout.running.config.read import from_table, to_toml, with_setting
+from turnout.running.config.read import from_table, to_toml
+from turnout.running.config.variants import with_setting
 from turnout.running.loop import begin, rounds_of
-from turnout.running.records.same import same
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +76,7 @@ def test_a_file_by_hand():
     assert isinstance(with_setting(experiment, "algorithm.kind=weights").algorithm, to.Algorithm)
 
 
-@pytest.mark.parametrize("start", ["fresh", "carried", "averaged"])
+@pytest.mark.parametrize("start", ["fresh", "carried"])
 def test_stopped_anywhere_and_resumed_is_the_same(start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A checkpoint after every round, stopped after the second and after the fourth."""
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)

@@ -1,4 +1,4 @@
-"""What clients of the score track do: engines agree, early stopping, carried and averaged models, distillation."""
+"""What clients of the score track do: engines agree, early stopping, carried models, distillation."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import turnout as to
-from score_worlds import COUNTS, SETS, Arrive, ask, play, public, score_world, stream
+from score_worlds import SETS, Arrive, ask, play, public, score_world, stream
 from turnout.engine.batches import address_batches
 from turnout.running.tracks.prepare import prepare
-from turnout.scores.exchange import BuildRequest
 from turnout.scores.score_table import ScoreTable, targets
+from turnout.scores.training import split_off
 from turnout.types import Samples
 
 MODELS = {0: to.models.MLP(6, batch_norm=True), 1: {0: to.models.MLP(6), 2: to.models.MLP(4, activation="softmax")}}
@@ -41,7 +41,7 @@ def test_clients_of_one_architecture_train_together_and_alone_alike():
     for runtime in ({"chunk": 3}, {"chunk": 1}, {"threads": 2, "chunk": 2}):
         changes = {f"runtime.{name}": value for name, value in runtime.items()}
         track = prepare(score_world(1.0, 0.4, 1.0).but(**changes))
-        assert len(track.runtime.clients.architectures.made) == 1
+        assert len(track.runtime.clients.made) == 1
         found.append(play(track, 2)[0].table.score_RL)
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=1e-9, atol=1e-12)
@@ -99,10 +99,12 @@ def test_the_best_weights_are_kept():
 
 def _check_loss(track) -> float:
     ask(track, torch.arange(3), 0)
-    (group,) = track.runtime.clients._pending
-    x, y = group.work.check.of(0)
-    architecture, models = group.architecture, group.built.models
-    output = architecture.trainer.gradients.outputs(models.flat_CP[:1], {}, x[None])[0]
+    clients, client_C = track.runtime.clients, torch.arange(3)
+    (group,) = clients._pending
+    samples = clients._samples(client_C, track.runtime.label_sets(client_C, 0), 0)
+    _, check = split_off(samples, client_C, track.algorithm.early.share, track.experiment.seed, 0)
+    x, y = check.of(0)
+    output = group.architecture.trainer.gradients.outputs(group.models.flat_CP[:1], {}, x[None])[0]
     return float(cross_entropy(output, y))
 
 
@@ -132,30 +134,6 @@ def test_carried_moments_follow_the_model():
     assert int(rows["count"]) == 2 * 3 * 3  # two rounds of three epochs of ceil(12 / 5) steps
     assert float(rows["slot/first"].abs().max()) > 0
     assert "slot/first" not in prepare(score_world()).runtime.clients.architecture(0, 0).store.initial
-
-
-def test_weights_are_averaged_among_clients_of_one_architecture():
-    """By samples: the body over all three, the heads by label set; what nobody brought stays."""
-    sets = (("ant", "bee"), ("ant", "bee"), ("cow", "dog"))
-    track = prepare(score_world(1.0, 1.0, 1.0, sets=sets, start="averaged"))
-    state, records = play(track)
-    models = [dict(track.module(state, c).named_parameters()) for c in range(3)]
-    n = [float(count) for count in COUNTS[:3]]
-    found = {name: value for part in state.averages.values() for name, value in part.items() if "linear1" in name}
-    for name, value in found.items():
-        wanted = sum(n[c] * models[c][name].double() for c in range(3)) / sum(n)
-        torch.testing.assert_close(value, wanted.detach(), rtol=1e-6, atol=1e-8)
-    shared, alone = state.averages["head 0 of 0 1"], state.averages["head 0 of 2 3"]
-    wanted = (n[0] * models[0]["output.bias"] + n[1] * models[1]["output.bias"]).double() / (n[0] + n[1])
-    torch.testing.assert_close(shared["output.bias"], wanted.detach(), rtol=1e-6, atol=1e-8)
-    torch.testing.assert_close(alone["output.bias"], models[2]["output.bias"].double().detach(), rtol=1e-6, atol=1e-8)
-    parameters = 5 * 6 + 6 + 6 * 2 + 2
-    assert records[0].bytes_up == 3 * (40 * 2 * 4 + 4 * parameters)
-    request = BuildRequest(1, 0.02, torch.arange(3), state.averages)
-    clients, own = track.runtime.clients, [torch.tensor(labels) for labels in ([0, 1], [0, 1], [2, 3])]
-    start = clients._start(clients.architecture(0, 1), request, torch.arange(3), own)
-    assert torch.equal(start.flat_CP[0], start.flat_CP[1])
-    assert not torch.equal(start.flat_CP[0], start.flat_CP[2])
 
 
 def test_a_model_that_only_a_program_can_make():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 import turnout as to
+from same_rows import same
 from turnout.round_record import RoundRecord
 from turnout.running.records.records import Records
-from turnout.running.records.same import same
 from turnout.running.tracks.prepare import prepare
 
 

@@ -22,18 +22,17 @@ from turnout.running.config.read import from_table
 from turnout.running.config.write import to_toml
 from turnout.running.tracks.building import enrolment_of
 from turnout.running.tracks.track import ON_ITS_DEVICE
+from turnout.runtimes.inprocess import SimulatedWorld
 from turnout.scores.clients import ScoreClients
 from turnout.scores.exchange import (
     BuildAnswer,
     BuildRequest,
-    LearnReply,
     LearnRequest,
     OwnOutput,
     ScoreSetup,
     records_of,
     tree_of,
 )
-from turnout.scores.runtimes import SimulatedScores
 from turnout.scores.track import set_up
 from turnout.types import State
 
@@ -50,15 +49,24 @@ class ScoresByBytes(BytesOnly):
         return BytesScores(setup, self.processes, self.compute)
 
 
-class BytesScores(SimulatedScores):
+class BytesScores(SimulatedWorld):
     """The server's side: it draws the turnout and knows labels and sample counts; it has no samples and no models."""
 
     def __init__(self, setup: ScoreSetup, processes: Sequence[Process], compute: to.runtime.InProcess):
-        super().__init__(setup)
-        self.processes = processes
+        super().__init__(setup.experiment, setup.federation, setup.calendar)
+        self.processes, self.public, self.full_work = processes, setup.public, setup.algorithm.local.full_work
         text = to_toml(setup.experiment.but(runtime=compute))
         for i, process in enumerate(processes):
             process.ask("open", experiment=text, residue=i, processes=len(processes))
+
+    def label_sets(self, client_C: Tensor, t: int) -> list[Tensor]:
+        return [self.public.label_set(client, t) for client in client_C.tolist()]
+
+    def durable(self, t: int) -> None:
+        """Nothing has to be kept."""
+
+    def close(self) -> None:
+        """The processes belong to the test."""
 
     def build(self, request: BuildRequest) -> BuildAnswer:
         fraction_C, parts = self.fractions(request.client_C, request.t), living_at(self.processes, request.client_C)
@@ -68,11 +76,11 @@ class BytesScores(SimulatedScores):
         answers = [BuildAnswer.of(process.answer()) for process, _ in parts]
         return BuildAnswer.join(answers, request.client_C, self.full_work)
 
-    def learn(self, request: LearnRequest) -> Sequence[LearnReply]:
+    def learn(self, request: LearnRequest) -> Sequence[OwnOutput]:
         parts = living_at(self.processes, request.client_C)
         for process, place in parts:
             process.send("learn", request=request.among(request.client_C[place].tolist()).to_tree())
-        replies = [reply for process, _ in parts for reply in records_of(LearnReply, process.answer()["replies"])]
+        replies = [reply for process, _ in parts for reply in records_of(OwnOutput, process.answer()["replies"])]
         return sorted(replies, key=lambda reply: reply.client)
 
     def forget(self, client_I: Tensor) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 from turnout.data import Digits
 from turnout.deploy.app import write_app
 from turnout.deploy.demo import DEVICES, demo_experiment
-from turnout.deploy.processes import Process, ServerPlace, Tls, device_process, free_port
-from turnout.deploy.serving import Serving
+from turnout.deploy.processes import Process, ServerPlace, Serving, device_process, free_port
 from turnout.deploy.settings import Flower
 from turnout.running.config.read import to_toml
 
@@ -32,7 +31,7 @@ class Deployment:
         assert (folder / "experiment.toml").read_text() == to_toml(experiment)
         if tls:
             self.certify("server", host or "127.0.0.1")
-        certificates = Tls(folder / "certificates") if tls else None
+        certificates = folder / "certificates" if tls else None
         listens = "127.0.0.1" if host is None else "0.0.0.0"
         self.place = ServerPlace(
             folder / "app", folder / "server", listens, free_port(), certificates, in_memory=in_memory

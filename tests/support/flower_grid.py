@@ -18,8 +18,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import turnout as to
 from turnout.deploy.answering import ClientDevice
+from turnout.deploy.apps import answered
 from turnout.deploy.device import DeviceSettings, make_device
-from turnout.deploy.grid import answered
 
 
 class HereGrid(Grid):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ class Forger:
 
     def answer(self, parts: Parts) -> Parts:
         honest, what = self.honest, head_of(parts)["what"]
-        honest.identity = replace(honest.identity, name=self.name)
+        honest.name = self.name
         made = self.answers[self.given % len(self.answers)]
         said = honest.answer(parts)
         head = wire.unpack(said[HEAD])

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from forgers import GONE, Forger, HandMade
-from turnout.deploy.device import open_device, read_device, stay_as
+from turnout.deploy.device import open_device, read_device
+from turnout.deploy.warm import stay
 from turnout.runtimes import wire
 from turnout.runtimes.remote import HEAD, OWN, REPLY, Parts
 
@@ -214,8 +215,8 @@ BUILT: dict[str, tuple[Any, ...]] = {
     "turnout/full_progress_C": (GONE, 5, nan),
     "turnout/times": (5, [1], torch.ones(1)),
     "turnout/more": (5,),
-    "spent/training": (GONE, "x", HUGE, -1.0, float("nan"), None),
-    "spent/scored": (GONE, "x", HUGE, [1]),
+    "CLIENT/training": (GONE, "x", HUGE, -1.0, float("nan"), None),
+    "CLIENT/scoring": (GONE, "x", HUGE, [1]),
     "CLIENT/set_l": (*ODD_TENSORS, minus),
     "CLIENT/f_Rl": (*ODD_TENSORS, whole, nan, infinite, minus, twice),
     "CLIENT/examples": (GONE, "x", HUGE, 0, -1, 2**39, True),
@@ -228,9 +229,8 @@ BUILT: dict[str, tuple[Any, ...]] = {
 }
 TAUGHT: dict[str, tuple[Any, ...]] = {
     "CLIENT/output_Tl": (5, "x", scalar, twice, nothing, deeper, float8, whole, nan, infinite),
-    "CLIENT/weights/body 0/linear1.weight": (*ODD_TENSORS, nan, long),
-    "CLIENT/weights/body 0/more": (torch.ones(2), 5),
-    "CLIENT/weights/body 9/more": (torch.ones(2), 5),
+    "CLIENT/set_l": (*ODD_TENSORS, minus, largest),
+    "CLIENT/weights/more": (torch.ones(2), 5),
     "99/output_Tl": (torch.ones(2, 2),),
 }
 LATEST: dict[str, tuple[Any, ...]] = {
@@ -264,7 +264,7 @@ def be_forgers(files: list[Path]) -> None:
     for path, answers in zip(files, tasks, strict=True):
         said = read_device(path)
         forger = Reporting(open_device(path), said.client, answers)
-        threads.append(threading.Thread(target=stay_as, args=(forger, said), daemon=True))
+        threads.append(threading.Thread(target=stay, args=(forger, said), daemon=True))
     for thread in threads:
         thread.start()
     for thread in threads:

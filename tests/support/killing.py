@@ -16,10 +16,10 @@ import threading
 from pathlib import Path
 
 import turnout as to
+from same_rows import same
 from turnout.running.config.read import load, to_toml
 from turnout.running.loop import FinishedRound
 from turnout.running.records.checkpoint import rounds_done
-from turnout.running.records.same import same
 
 
 def killed_and_resumed(experiment: to.Experiment, folder: Path, after: int) -> tuple[Path, Path]:

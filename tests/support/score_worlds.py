@@ -75,6 +75,6 @@ def play(track: ScoreTrack, rounds: int = 1, state: ScoreServer | None = None) -
 
 
 def ask(track: ScoreTrack, client_C: Tensor, t: int) -> BuildAnswer:
-    """What clients answer to the first question of a round, without averages."""
+    """What clients answer to the first question of a round."""
     local = track.algorithm.local
     return track.runtime.build(BuildRequest(t, local.schedule.rate(local.optimizer.lr, t), client_C))

@@ -22,6 +22,7 @@ from torch import Tensor
 
 import turnout as to
 from combinations import COUNTS, ROUNDS, SICK, SILENT, Combination, Silent, combination, has_norm
+from same_rows import same
 from turnout.errors import UserError
 from turnout.exchange import Departure, Download, Outbox
 from turnout.layout import Slot
@@ -29,7 +30,6 @@ from turnout.parts.compression.base import Sending
 from turnout.round_record import RoundRecord
 from turnout.running import loop
 from turnout.running.loop import begin, read_state, rounds_of
-from turnout.running.records.same import same
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.weights import Weights
 from turnout.server.state import Server

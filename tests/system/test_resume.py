@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from same_rows import same
 from turnout.cli import main
-from turnout.running.records.same import same
 from turnout.running.result import open_run
 
 Program = subprocess.Popen[str]

@@ -14,10 +14,9 @@ import turnout as to
 from example_experiments import run_many
 from turnout.cli import main
 from turnout.running.config.read import to_toml
-from turnout.running.display import NotebookOutput
 from turnout.running.records.export import client_columns, round_columns
 from turnout.running.records.records import Records
-from turnout.view.report.page import runs_html, scoped_style
+from turnout.view.report.short import runs_html, scoped_style
 
 
 def small(**changes: object) -> to.Experiment:
@@ -110,22 +109,6 @@ def test_a_mistake_is_one_sentence_in_a_notebook():
     assert "Traceback" not in shown[0]
 
 
-# -- progress
-
-
-def test_progress_in_a_notebook_is_one_picture():
-    output = NotebookOutput()
-    output.lines, output.bars = [("20 clients & more", "dim")], [("A <1>", 3, 10, "accuracy 50 %")]
-    shown = output.content()
-    page = parsed(shown["text/html"])
-    (bar,) = page.findall(".//progress")
-    assert (bar.get("value"), bar.get("max")) == ("3", "10")
-    words = " ".join(page.itertext())
-    assert "A <1>" in words
-    assert "20 clients & more" in words
-    assert shown["text/plain"].splitlines() == ["20 clients & more", "A <1>  3/10  accuracy 50 %"]
-
-
 # -- a used folder
 
 
@@ -134,24 +117,9 @@ def test_the_same_cell_again_names_three_choices(tmp_path):
     to.run(small(), folder, quiet=True)
     with pytest.raises(to.UserError) as caught:
         to.run(small(), folder, quiet=True)
-    said = str(caught.value)
-    assert "this experiment, complete with 3 rounds" in said
-    for choice in ("resume=True returns it", "another folder", "overwrite=True deletes it first"):
-        assert choice in said
-
-
-def test_what_is_in_the_folder_is_said(tmp_path):
-    folder = tmp_path / "run"
-    to.run(small(), folder, quiet=True)
-    with pytest.raises(to.UserError, match=r"another experiment \(algorithm.local.epochs differs\)") as caught:
-        to.run(small(**{"algorithm.local.epochs": 1}), folder, quiet=True)
-    assert "resume" not in str(caught.value)
-    with pytest.raises(to.UserError, match=r"with 3 of 5 rounds.*resume=True"):
-        to.run(small(rounds=5), folder, quiet=True)
+    for choice in ("is not empty", "another folder", "resume=True", "overwrite=True"):
+        assert choice in str(caught.value)
     assert to.run(small(rounds=5), folder, quiet=True, resume=True).rounds() == 5
-    run_many({"a": small(), "b": small(rounds=1)}, [0], tmp_path / "several", quiet=True, jobs=1)
-    with pytest.raises(to.UserError, match="holds several runs"):
-        to.run(small(), tmp_path / "several", quiet=True)
 
 
 def test_overwrite_deletes_the_run_first(tmp_path):
@@ -272,26 +240,16 @@ def test_a_notebook_runs_headless(tmp_path):
     import nbformat
     from nbclient import NotebookClient
 
-    updates: list[dict[str, str]] = []
-
-    class Watched(NotebookClient):
-        def process_message(self, message, cell, cell_index):
-            if message["msg_type"] == "update_display_data":
-                updates.append(message["content"]["data"])
-            return super().process_message(message, cell, cell_index)
-
     notebook = nbformat.read(Path(__file__).parents[2] / "examples" / "first_hour.ipynb", as_version=4)
-    Watched(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = ["\n".join(_output(o) for o in cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
     experiment, ran, frame, turnout, again, more, people = shown
     assert "Digits(clients=20" in experiment
-    assert any("<progress" in data["text/html"] for data in updates)
-    assert "<progress" not in ran
     assert "done: 40 rounds" in ran
     assert "<svg" in ran
     assert "global_accuracy" in frame
     assert "mean" in turnout
-    assert again.startswith("UserError: two-digits holds this experiment, complete with 40 rounds.")
+    assert again.startswith("UserError: two-digits is not empty: ")
     assert len(again.splitlines()) == 1
     assert "60 rounds" in more
     assert "gaps (age) are filled with the mean" in people

@@ -10,7 +10,6 @@ import math
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
-import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -29,18 +28,15 @@ from turnout.rng import uniform
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.charts import lines as charts
 from turnout.running.charts.axes import log_ticks, make_axis, round_ticks, value_axis
-from turnout.running.charts.bars import bars, histogram
 from turnout.running.charts.heat import LEVELS, gather, indices, palette, png, turnout_map
-from turnout.running.charts.lines import Series, line_chart
+from turnout.running.charts.lines import Series, bars, line_chart
 from turnout.running.charts.svg import style
-from turnout.running.charts.text_plot import mark_of
 from turnout.running.charts.units import sparkline
 from turnout.running.records.finding import find_runs
 from turnout.running.records.records import Records
 from turnout.running.records.runs import mean_curve
 from turnout.tasks import MetricInfo
-from turnout.view.report import history, render
-from turnout.view.report.history import read_history
+from turnout.view.report import render
 from turnout.view.report.lines import marks_of
 from turnout.view.report.page import write_picture, write_report
 from turnout.view.report.results import results, results_table
@@ -130,7 +126,6 @@ def test_a_study_has_every_section_and_no_text_becomes_markup(tmp_path: Path) ->
         "Curves",
         "Who turned up when",
         "Personal accuracy of each client",
-        "One client",
         "Bytes",
         "Weights",
         "Who is whose friend",
@@ -193,7 +188,7 @@ def test_a_report_needs_nothing_from_outside(tmp_path: Path) -> None:
 
 def test_sections_without_data_are_left_out(tmp_path: Path) -> None:
     page = Page(write_report(make_run(tmp_path / "run", [0.2, 0.4], parts=False)))
-    assert page.headings == ["Results", "Curves", "Who turned up when", "One client", "Bytes", "Weights"]
+    assert page.headings == ["Results", "Curves", "Who turned up when", "Bytes", "Weights"]
     assert "Mean ± standard deviation" not in "".join(page.words)
 
 
@@ -246,7 +241,7 @@ def test_title_target_and_metric_come_from_the_experiment_file(tmp_path: Path) -
 
 
 def test_the_worst_tenth_is_the_highest_of_a_loss_and_the_lowest_of_an_accuracy(tmp_path: Path) -> None:
-    for clients in (100, 1000):  # bars, histogram
+    for clients in (100, 1000):  # all drawn, some drawn
         (tmp_path / f"{clients}").mkdir()
         ids = torch.arange(clients)
         per_client = dict.fromkeys(("client_accuracy", "client_loss"), (ids, ids / clients))
@@ -377,13 +372,12 @@ def test_long_curves_are_thinned_and_keep_their_ends() -> None:
     assert row["t"][-1] == "19,998"
 
 
-def test_bars_mark_the_lowest_and_a_histogram_counts() -> None:
-    drawn = ElementTree.fromstring(bars(np.array([0.1, 0.5, np.nan, 0.6]), "b", marked=1, unit="percent"))
+def test_bars_mark_the_lowest_and_of_many_some_are_drawn() -> None:
+    drawn = ElementTree.fromstring(bars(np.array([0.1, 0.5, np.nan, 0.6]), "b", "percent", marks_worst=True))
     assert [e.get("class") for e in drawn.iter() if e.tag == "rect"] == ["bar low", "bar", "bar"]
-    counted = ElementTree.fromstring(histogram(np.arange(100.0), "h"))
-    counts = [int((e.text or "").rsplit(" ", 1)[1]) for e in counted.iter() if e.tag == "title"]
-    assert sum(counts) == 100
-    assert bars(np.array([]), "b") == histogram(np.array([np.nan]), "h") == ""
+    many = re.findall("<title>(.*?)</title>", bars(np.arange(1000.0), "b"))
+    assert (len(many), many[0], many[-1]) == (200, "0", "999")
+    assert bars(np.array([]), "b") == bars(np.array([np.nan]), "b") == ""
 
 
 def test_whose_a_value_is_stands_under_the_pointer() -> None:
@@ -391,8 +385,6 @@ def test_whose_a_value_is_stands_under_the_pointer() -> None:
         "<title>(.*?)</title>", bars(np.array([0.1, np.nan, 0.6]), "b", names=["client 4", "x", "client 9"])
     )
     assert words == ["client 4: 0.1", "client 9: 0.6"]
-    many = histogram(np.repeat(0.5, 7), "h", ends=(0.0, 1.0), names=[f"client {i}" for i in range(7)])
-    assert "7 (client 0, client 1, client 2, client 3, client 4, …)" in many
 
 
 def test_the_png_has_the_colours_of_the_cells() -> None:
@@ -457,12 +449,9 @@ def test_clients_are_called_by_their_names_in_every_part_of_a_report(named: Path
     assert set(friends) <= {*NAMES}
     assert set(json.loads(maps[1]["data-columns"])) <= {*NAMES}
     shown = "".join(page.words)
-    assert "client bob <&>" in shown, "bars of each client, and bars in time"
+    assert "client bob <&>" in shown, "bars of each client"
     assert "round 2: client fay joined" in path.read_text()
     assert "<td>4</td><td>dee</td><td>leave</td>" in path.read_text()
-    (history,) = [json.loads(a["data-history"]) for _, a in page.tags if "data-history" in a]
-    assert history["runs"][0]["names"] == {str(i): name for i, name in enumerate(NAMES)}
-    assert [q["client"] for q in history["quantities"]].count(True) == 1, "the friend is a client too"
     assert not re.search(r"client \d", shown)
 
 
@@ -510,7 +499,6 @@ def test_every_variant_can_be_switched_and_told_apart(tmp_path: Path) -> None:
     }
     assert lines == {"0", "1", "0 1"}  # "0 1": where both coincide
     assert len({style(number) for number in range(40)}) == 40
-    assert len({(mark_of(n), n % 8) for n in range(64)}) == 64
 
 
 def test_charts_that_are_compared_have_one_scale_and_no_band_goes_below_nothing() -> None:
@@ -547,56 +535,6 @@ def test_joins_leaves_and_shifts_are_marked(tmp_path: Path) -> None:
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert page.count('class="member leave"') == 1
     assert "A triangle on the axis marks clients that joined" in page
-
-
-def test_a_client_s_own_part_holds_what_was_recorded(tmp_path: Path) -> None:
-    page = Page(write_report(make_run(tmp_path / "run", [0.2, 0.4, 0.5], friends=True)))
-    about = json.loads(next(a["data-history"] for _, a in page.tags if "data-history" in a) or "")
-    run, quantities = about["runs"][0], about["quantities"]
-    assert run["clients"] == list(range(6))
-    assert run["values"][3] == "50.0 %"  # its personal accuracy
-    packed = np.frombuffer(zlib.decompress(base64.b64decode(run["data"])), np.uint8).astype(np.int64)
-    high, low = packed.reshape(2, len(quantities), 6, 3)
-    level_QCK = high * 256 + low
-    value_QCK = [
-        q["low"] + (v - 1) / 65533 * (q["high"] - q["low"]) for q, v in zip(quantities, level_QCK, strict=True)
-    ]
-    with Records.read(tmp_path / "run" / "records.sqlite") as records:
-        clients = records.clients()
-    work = clients["work"].reshape(3, 6).T  # rounds, clients
-    assert np.allclose(value_QCK[1], work, atol=1e-4)
-    friend = clients["friend"].reshape(3, 6).T
-    assert np.array_equal(level_QCK[-1] == 0, friend < 0)
-    assert np.allclose(value_QCK[-1][friend >= 0], friend[friend >= 0], atol=1e-3)
-
-
-def test_every_seed_has_a_client_s_part_as_far_as_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_study(tmp_path / "study")
-
-    def shown() -> tuple[list[tuple[str, str, int]], str]:
-        page = Page(write_report(folder))
-        about = json.loads(next(a["data-history"] for _, a in page.tags if "data-history" in a) or "")
-        said = next(words for words in page.words if "All clients have the same scales." in words)
-        return [(run["variant"][:5], run["seed"], len(run["clients"])) for run in about["runs"]], said
-
-    every = [("<scri", "0", 6), ("<scri", "1", 6), ("plain", "0", 6), ("plain", "1", 6)]
-    assert shown() == (every, "All clients have the same scales.")
-    quantities, rounds = 6, 3  # one metric and five columns
-    monkeypatch.setattr(history, "MOST_VALUES", 2 * 6 * quantities * rounds)  # two runs with all of their clients
-    runs, said = shown()
-    assert runs == [every[0], every[2]]
-    assert said.endswith("2 of 4 runs are here, the first seeds of each variant.")
-    monkeypatch.setattr(history, "FEW_CLIENTS", 3)
-    assert [(name, seed, clients) for name, seed, clients in shown()[0]] == [(n, s, 3) for n, s, _ in every]
-
-
-def test_of_many_clients_the_worst_and_the_best_are_among_those_shown(tmp_path: Path) -> None:
-    run = find_runs(make_run(tmp_path / "run", [0.2, 0.4], clients=50)).runs[0]
-    few = read_history(run, ["personal_accuracy"], room=5)
-    assert few.client_C.tolist() == [0, 12, 24, 37, 49]
-    assert few.values["personal_accuracy"][:, -1].tolist() == pytest.approx([c / 50 for c in (0, 12, 24, 37, 49)])
 
 
 def test_sparkline_keeps_its_width_and_ends() -> None:

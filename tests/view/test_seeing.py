@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import xml.dom.minidom
@@ -13,8 +12,6 @@ import pytest
 
 import turnout as to
 from commands import SMALL, turnout
-from turnout.running.charts.lines import Series
-from turnout.running.charts.text_plot import text_plot
 from turnout.running.folder import held
 from turnout.running.state import listed_runs, state_of
 
@@ -169,10 +166,9 @@ def test_show_has_results_and_curves(capsys: Capture) -> None:
     assert turnout("show", "runs/good", "--metric", "global_accuracy", "--metric", "bytes_up") == 0
     out = capsys.readouterr().out
     assert "data synthetic" in out
-    assert "Global accuracy over rounds trained\n" in out
-    assert "Bytes up over rounds\n" in out
+    assert re.search(r"^global_accuracy: \S+ \S+ % to \S+ %$", out, re.MULTILINE)
+    assert re.search(r"^bytes_up: \S+ ", out, re.MULTILINE)
     assert "client_accuracy of 6 clients" in out
-    assert any("⠀" < request < "⣿" for request in out), "dots"
     assert max(map(len, out.splitlines())) <= 120
 
 
@@ -192,7 +188,7 @@ def test_a_metric_has_one_name_from_the_progress_to_the_picture(capsys: Capture,
 def test_show_without_a_name_shows_the_last(capsys: Capture) -> None:
     assert turnout("show") == 0
     out = capsys.readouterr().out
-    assert "● weighting=A   ○ weighting=C" in out
+    assert "global_accuracy, weighting=A: " in out
     assert "runs/four" in out
 
 
@@ -202,20 +198,6 @@ def test_show_says_what_is_not_there(capsys: Capture) -> None:
     assert "global_accuracy" in said
     assert turnout("show", "runs") == 0  # what lies below it
     assert turnout("show", "nowhere") == 2
-
-
-@pytest.mark.parametrize("width", [30, 80])
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_plot_has_its_size_and_its_ends(width: int, count: int) -> None:
-    x = np.arange(50.0)
-    series = [Series(str(k), x, (k + 1) * x / 200, k) for k in range(count)]
-    lines = text_plot(series, "Title", "percent", width, 10, "").plain.splitlines()
-    assert len(lines) == 1 + 10 + 2
-    assert all(len(line) <= width for line in lines)
-    assert lines[1].strip("│┤ ") != lines[0]
-    body = [line.partition("┤")[2] or line.partition("│")[2] for line in lines[1:11]]
-    assert body[-1].strip(), "it begins at the bottom"
-    assert any(line.rstrip()[-1:].strip() and len(line.rstrip()) >= width - 10 for line in body), "it ends at the right"
 
 
 # -- pictures
@@ -233,23 +215,10 @@ def test_a_picture_of_several_folders(capsys: Capture, tmp_path: Path) -> None:
     assert {"Global accuracy", "Train loss", "good", "four weighting=A", "four weighting=C"} <= set(words)
 
 
-@pytest.mark.parametrize(("suffix", "begins"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])
-def test_png_and_pdf_or_what_to_install(suffix: str, begins: bytes, tmp_path: Path, capsys: Capture) -> None:
-    out = tmp_path / f"x{suffix}"
-    done = turnout("plot", "runs/good", "--out", out)
-    if importlib.util.find_spec("cairosvg") is None:
-        assert done == 2
-        said = "a PNG or PDF needs cairosvg, which is not installed: pip install 'turnout[pictures]'"
-        assert said in capsys.readouterr().err
-        return
-    assert done == 0
-    assert out.read_bytes().startswith(begins)
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("runs/good --out x.jpg", "x.jpg: a picture's file ends in .svg, .png, .pdf"),
+        ("runs/good --out x.jpg", "x.jpg: a picture's file ends in .svg"),
         ("runs/good --out nowhere/x.svg", "there is no folder nowhere"),
         ("nowhere --out x.svg", "no records in nowhere"),
         ("runs/good --metric skipped --out x.svg", "nothing called 'skipped' was measured here"),

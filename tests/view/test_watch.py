@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import platform
 import re
@@ -23,13 +22,11 @@ from asgi import Browser
 from turnout.errors import UserError
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.folder import held
-from turnout.running.records.records import Records, end_now, keep_now, read_now
+from turnout.running.records.records import Records
 from turnout.running.state import interrupt, is_held
 from turnout.view.live.acting import Actions
 from turnout.view.live.app import make_app
 from turnout.view.live.guard import POLICY, Rules
-from turnout.view.live.overview import read_race, read_study
-from turnout.view.live.run_page import devices_of
 from turnout.view.live.serving import address, listening
 from turnout.view.live.watched import Changes, WatchedFolder
 
@@ -61,14 +58,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_run(found / "first")
     second = make_run(found / "second")
     (second / "experiment.toml").write_text(f"title = {json.dumps(NASTY)}\nrounds = 3\n")
-    claims = [
-        {"claim": "up " + NASTY, "holds": True, "outcome": "holds", "evidence": "mean +1"},
-        {"claim": "down", "holds": False, "outcome": "refuted", "evidence": "mean +1"},
-    ]
-    row = {"case": "case", "metric": "metric", "ours": 1.0, "spread": None, "repeats": 1, "published": "2"}
-    study = {"study": "participation", "scale": "smoke", "rows": [row], "claims": claims, "seconds": 1.0}
-    (found / "study").mkdir()
-    (found / "study" / "study.json").write_text(json.dumps(study))
     return found
 
 
@@ -83,31 +72,17 @@ def client_of(app: Starlette, host: str = "127.0.0.1:8811") -> Browser:
 
 ADDRESSES = [
     "/", "/run?name=first", "/run?name=second", "/clients?name=first&by=work", "/client?name=first&client=1",
-    "/compare?run=first&run=second", "/study?name=study", "/report?name=second",
+    "/report?name=second",
 ]  # fmt: skip
 
 
 def test_clients_are_called_by_their_names(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     (run / "data.json").write_text(json.dumps({"names": ["ada", "bob", "cyd", "dee"]}))
-    with held(run), Records.open(run / "records.sqlite") as records:
-        keep_now(records, 3, [1, 3])
-        browser = client_of(make_app(tmp_path, HERE))
-        assert "round 3: 2 asked: bob, dee" in browser.get("/").text
+    browser = client_of(make_app(tmp_path, HERE))
     assert ">cyd</a>" in browser.get("/clients?name=run").text
     assert "Client dee of run" in browser.get("/client?name=run&client=3").text
     assert "&#34;ada&#34;" in browser.get("/run?name=run").text, "the turnout map"
-
-
-def test_a_study_s_file_is_read_as_studies_write_it(tmp_path: Path) -> None:
-    studies = pytest.importorskip("turnout_papers.studies.running")
-    claim = importlib.import_module("turnout_papers.studies.claims").Claim("up", True, "mean +1")
-    row = importlib.import_module("turnout_papers.studies.study").ResultRow("case", "accuracy", 1.0, None, 1, "2")
-    (tmp_path / "study.json").write_text(studies.Findings("a", "smoke", [row], [claim], 1.0).to_json())
-    found = read_study(tmp_path / "study.json")
-    assert (found["study"], found["scale"]) == ("a", "smoke")
-    assert found["claims"] == [{"claim": "up", "outcome": "holds", "evidence": "mean +1"}]
-    assert found["rows"][0]["ours"] == 1.0
 
 
 @pytest.mark.parametrize("where", ADDRESSES)
@@ -129,17 +104,15 @@ def test_pages_say_what_the_records_say(browser: Browser) -> None:
     assert "global_accuracy 30.0 %" in first
     assert re.search(r'value="3" aria-label="rounds of first"', first)
     assert "interrupted" in first  # 3 of 5 rounds, and no process
-    assert re.search(r"<td>smoke</td><td>1</td><td>1</td><td>0</td>", first)
     clients = browser.get("/clients?name=first&by=client").text
     assert re.search(r'client=1">1</a></th><td>3</td><td>2</td><td>66.7 %</td><td>round 2</td><td>25.0 %</td>', clients)
     assert "Weight of its update" in browser.get("/client?name=first&client=1").text
-    assert "mean +1" in browser.get("/study?name=study").text
 
 
 @pytest.mark.parametrize(
     "where",
     ["/run?name=third", "/run?name=../watched0/first", "/client?name=first&client=99", "/client?name=first&client=x",
-     "/compare", "/study?name=first", "/report?name=", "/static/guard.py", "/static/..%2fguard.py",
+     "/report?name=", "/static/guard.py", "/static/..%2fguard.py",
      f"/client?name=first&client={'9' * 30}", f"/clients?name=first&page={'9' * 5000}"],
 )  # fmt: skip
 def test_what_is_not_there_is_said(browser: Browser, where: str) -> None:
@@ -240,20 +213,6 @@ def test_a_change_is_told(tmp_path: Path) -> None:
     assert '"second"' in second
 
 
-def test_who_is_at_work_is_kept_while_a_round_goes_on(tmp_path: Path) -> None:
-    make_run(tmp_path / "run")
-    with Records.open(tmp_path / "run" / "records.sqlite") as records:
-        keep_now(records, 7, list(range(2000)))
-        with held(tmp_path / "run"):
-            browser = client_of(make_app(tmp_path, HERE))
-            assert "round 7: 2,000 asked: 0, 1, 2," in browser.get("/run?name=run").text
-        now = read_now(records)
-        assert now is not None
-        assert (now.round, now.asked, len(now.clients)) == (7, 2000, 1000)
-        end_now(records)
-        assert read_now(records) is None
-
-
 def test_the_process_that_works_in_a_folder_is_interrupted(tmp_path: Path) -> None:
     with held(tmp_path), pytest.raises(KeyboardInterrupt):
         interrupted(tmp_path)
@@ -275,39 +234,6 @@ def test_a_process_of_another_machine_is_left_alone(tmp_path: Path) -> None:
         (tmp_path / ".lock").write_text(json.dumps(said | {"host": "elsewhere"}))
         with pytest.raises(UserError, match="on elsewhere"):
             interrupt(tmp_path)
-
-
-def test_devices_are_present_working_or_gone(tmp_path: Path) -> None:
-    make_run(tmp_path / "run")  # odd clients answer in even rounds: 1 and 3 in the last
-    with Records.open(tmp_path / "run" / "records.sqlite") as records:
-        columns = {"client": torch.arange(4), "work": torch.tensor([0, 0, 1.0, 0])}
-        records.add_round(RoundRecord(round=3, clients=columns, events=[(3, "leave", "")]))
-        keep_now(records, 4, [0])
-        found = [(d.client, d.state, d.seen) for d in devices_of(tmp_path / "run", running=True)]
-        assert found == [
-            (0, "working", "round 1"),
-            (2, "present", "round 3"),
-            (1, "absent", "round 2"),
-            (3, "left", "round 2"),
-        ]
-        records.db.execute("CREATE TABLE devices (client INTEGER PRIMARY KEY, name TEXT, state TEXT, seen REAL)")
-        records.db.execute("INSERT INTO devices VALUES (5, 'phone', 'present', ?)", (time.time() - 120,))
-        assert devices_of(tmp_path / "run", running=True) == [(5, "phone", "present", "2 min ago")]
-
-
-def test_a_race_is_read_while_it_goes_on_and_when_it_has_ended(tmp_path: Path) -> None:
-    lines = [
-        {"trial": {"candidate": name, "seed": seed}, "outcome": {"values": {"global_accuracy": [0.1, value]}}}
-        for name, seed, value in (("FedAvg", 0, 0.5), ("FedAvg", 1, 0.7), ("scheme C", 0, 0.9))
-    ]
-    (tmp_path / "trials.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"trial": {"can')
-    race = read_race("advice", tmp_path)
-    assert "3 runs have ended" in race.sentence
-    assert race.rows == [["FedAvg", "2", "60.0 %", ""], ["scheme C", "1", "90.0 %", ""]]
-    (tmp_path / "advice.json").write_text(json.dumps({"answer": "take C", "ranking": [{"candidate": "C", "seeds": 4}]}))
-    assert read_race("advice", tmp_path).rows == [["C", "", "4", "", ""]]
-    (tmp_path / "advice.json").write_text("{}")
-    assert "cannot be read" in read_race("advice", tmp_path).sentence
 
 
 def test_a_run_is_started_stopped_and_resumed(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import turnout as to
+from same_rows import same
 from turnout.errors import UserError
 from turnout.parts.compression.base import Sending
 from turnout.running.config.read import from_table
 from turnout.running.config.write import to_table
-from turnout.running.records.same import same
 from turnout.running.tracks.building import refuse_simulation_only
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes import border, wire

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+import turnout as to
 import turnout.models as models
+from turnout import SGD, Algorithm, Evaluate, Experiment, Local, World
 from turnout.data import Digits
 from turnout.data.partition import Classes
-from turnout.experiment import Algorithm, Evaluate, Experiment, World
-from turnout.parts.local import Local
-from turnout.parts.mixing import FedAMP
-from turnout.parts.optimizers import SGD
-from turnout.parts.terms.apfl import APFL
-from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
-from turnout.parts.terms.mime import MimeLite
-from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import FedAvg, FedNova
 from turnout.world.participation import Dropout
 from turnout_papers.recipes import ONE_CORE
 
-AMP, MU = FedAMP(alpha=0.1, sigma=1.0), 1.0  # λ = 0.1: with η = 0.05 ten local steps undo 40 % of a distance to u_k
+AMP, MU = (
+    to.mixing.FedAMP(alpha=0.1, sigma=1.0),
+    1.0,
+)  # λ = 0.1: with η = 0.05 ten local steps undo 40 % of a distance to u_k
 METHODS: dict[str, dict[str, Any]] = {
     "FedAvg": {"weighting": FedAvg()},
-    "FedProx": {"terms": (Proximal(mu=0.2),)},
+    "FedProx": {"terms": (to.terms.Proximal(mu=0.2),)},
     "FedNova": {"weighting": FedNova()},
-    "SCAFFOLD": {"terms": (Scaffold(),)},
-    "FedGATE": {"terms": (FedGATE(),)},
-    "VRL-SGD": {"terms": (VRLSGD(),)},
-    "MimeLite": {"terms": (MimeLite(),)},
-    "APFL": {"terms": (APFL(),)},
-    "FedAMP": {"mixing": AMP, "terms": (Proximal(mu=MU),)},
+    "SCAFFOLD": {"terms": (to.terms.Scaffold(),)},
+    "FedGATE": {"terms": (to.terms.FedGATE(),)},
+    "VRL-SGD": {"terms": (to.terms.VRLSGD(),)},
+    "MimeLite": {"terms": (to.terms.MimeLite(),)},
+    "APFL": {"terms": (to.terms.APFL(),)},
+    "FedAMP": {"mixing": AMP, "terms": (to.terms.Proximal(mu=MU),)},
 }
 
 

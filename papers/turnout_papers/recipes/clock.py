@@ -12,20 +12,14 @@ from typing import Any
 
 import torch
 
+import turnout as to
 import turnout.models as models
+from turnout import SGD, Algorithm, Evaluate, Experiment, Local, Stop, World
 from turnout.data import Digits
 from turnout.data.partition import Clustered
-from turnout.experiment import Algorithm, Evaluate, Experiment, Model, Stop, World
-from turnout.parts.closing import Buffered, Closing, Deadline, WaitForAll
-from turnout.parts.compression.quantise import Quantise
-from turnout.parts.compression.ternary import SparseTernary
-from turnout.parts.local import Local
-from turnout.parts.optimizers import SGD
-from turnout.parts.substitution.friends import Friends
+from turnout.experiment import Model
 from turnout.parts.weighting import ByShare, ByWork, FedAvg
 from turnout.settings import InProcess
-from turnout.world.devices import Devices
-from turnout.world.devices.tiers import Alike, SpreadDevices, Tiers
 from turnout.world.devices.timeline import Pace, Passes
 
 EVEN, TIERS, THIN = FLEETS = ("even", "tiers", "thin")
@@ -65,14 +59,14 @@ SMALL, LARGE = _mlp("20 k", (256,), 20.0, "cpu"), _mlp("1.6 M", (1230, 1230), 1.
 LOADS = {load.name: load for load in (SMALL, LARGE)}
 
 
-def fleet(name: str, slower: float) -> Devices:
+def fleet(name: str, slower: float) -> to.devices.Devices:
     """One of the three fleets: fast and even; three tiers by cluster; thin uplinks whose times have a heavy tail."""
     if name == EVEN:
-        return Alike(gflops=6.0 / slower, down_mbps=85.7, up_mbps=45.7, latency=0.021, noise=0.1)
+        return to.devices.Alike(gflops=6.0 / slower, down_mbps=85.7, up_mbps=45.7, latency=0.021, noise=0.1)
     if name == TIERS:
         tiers = ("laptop", "phone-2018", "raspberry-pi-3b")
-        return Tiers(names=tiers, shares=(2, 2, 1), slower=slower, by="cluster", noise=0.2, slow_chance=0.05)
-    return SpreadDevices(
+        return to.devices.Tiers(names=tiers, shares=(2, 2, 1), slower=slower, by="cluster", noise=0.2, slow_chance=0.05)
+    return to.devices.SpreadDevices(
         law="pareto", gflops=4.2 / slower, down_mbps=36.0, up_mbps=4.0, latency=0.04, compute_spread=0.3,
         down_spread=0.3, up_spread=0.7, noise=0.2,
     )  # fmt: skip
@@ -85,7 +79,7 @@ def median_seconds(name: str, load: Load, clients: int, epochs: int, batch: int)
     """
     client_C = torch.arange(2000)
     devices = fleet(name, load.slower)
-    if isinstance(devices, Tiers):
+    if isinstance(devices, to.devices.Tiers):
         devices = replace(devices, by="draw")
     examples_C = torch.full_like(client_C, round(0.7 * 1797 / clients))
     passes = Passes.of(examples_C, batch, drop_single=False)
@@ -100,17 +94,17 @@ def methods(deadline: float, clients: int, keep: float) -> dict[str, dict[str, A
 
     FedAvg and the methods beside it take whole replies only; B and C let clients send what they have finished.
     """
-    whole: Closing = Deadline(deadline, partial=False)
-    part: Closing = Deadline(deadline)
+    whole: to.closing.Closing = to.closing.Deadline(deadline, partial=False)
+    part: to.closing.Closing = to.closing.Deadline(deadline)
     return {
-        WAIT: {"closing": WaitForAll()},
+        WAIT: {"closing": to.closing.WaitForAll()},
         FEDAVG: {"closing": whole},
         B: {"closing": part, "weighting": ByShare()},
         C: {"closing": part, "weighting": ByWork()},
-        TERNARY: {"closing": whole, "compression": SparseTernary(keep=keep)},
-        BITS: {"closing": whole, "compression": Quantise()},
-        FRIENDS: {"closing": whole, "substitution": Friends()},
-        FEDBUFF: {"closing": Buffered(size=max(1, clients // 5))},
+        TERNARY: {"closing": whole, "compression": to.compression.SparseTernary(keep=keep)},
+        BITS: {"closing": whole, "compression": to.compression.Quantise()},
+        FRIENDS: {"closing": whole, "substitution": to.substitution.Friends()},
+        FEDBUFF: {"closing": to.closing.Buffered(size=max(1, clients // 5))},
     }
 
 

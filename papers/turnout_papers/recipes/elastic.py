@@ -7,17 +7,12 @@ sent (`keep`), E, learning rates, rounds or batches: these are ours.
 
 from __future__ import annotations
 
+import turnout as to
 import turnout.models as models
+from turnout import SGD, Algorithm, Evaluate, Experiment, Local, World
 from turnout.data import CIFAR10, MNIST, Digits
 from turnout.data.partition import Classes
-from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model, World
-from turnout.parts.compression.base import Compression, Dense
-from turnout.parts.compression.quantise import Quantise
-from turnout.parts.compression.ternary import SparseTernary, TopK
-from turnout.parts.local import Local
-from turnout.parts.optimizers import SGD
-from turnout.parts.substitution.base import Spread
-from turnout.parts.terms.elastic import Elastic
+from turnout.experiment import DataSpec, Model
 from turnout.parts.weighting import ByWork, CompleteOnly
 from turnout.world.participation import Dropout, Traces
 from turnout_papers.recipes import on_one_core
@@ -28,7 +23,7 @@ def elastic(
 ) -> dict[str, Experiment]:
     """FedAvg, scheme C, C with the elastic term and with ternary messages too, on the digits; without downloads."""
     data = Digits(clients=clients, partition=Classes(per_client=2), local_test="official")
-    return _parts(data, models.CNN((8, 16), kernel=3, padding=1), Elastic(strength), epochs, 10, keep, rounds)
+    return _parts(data, models.CNN((8, 16), kernel=3, padding=1), to.terms.Elastic(strength), epochs, 10, keep, rounds)
 
 
 def mnist_elastic(
@@ -36,19 +31,19 @@ def mnist_elastic(
 ) -> dict[str, Experiment]:
     """The same on MNIST with McMahan's CNN."""
     data = MNIST(clients=clients, partition=Classes(per_client=2), local_test="official")
-    return _parts(data, models.mcmahan_cnn(), Elastic(strength), epochs, 20, keep, rounds)
+    return _parts(data, models.mcmahan_cnn(), to.terms.Elastic(strength), epochs, 20, keep, rounds)
 
 
 def _parts(
-    data: DataSpec, model: Model, term: Elastic, epochs: int, batch_size: int, keep: float, rounds: int
+    data: DataSpec, model: Model, term: to.terms.Elastic, epochs: int, batch_size: int, keep: float, rounds: int
 ) -> dict[str, Experiment]:
     """EFL part by part; its FedAvg is the mean over the clients that finish."""
     world, local = World(data, Traces(first=5)), Local(SGD(lr=0.1), epochs=epochs, batch_size=batch_size)
     algorithms = {
-        "FedAvg": Algorithm(local, weighting=CompleteOnly(), substitution=Spread()),
+        "FedAvg": Algorithm(local, weighting=CompleteOnly(), substitution=to.substitution.Spread()),
         "scheme C": Algorithm(local, weighting=ByWork()),
         "elastic": Algorithm(local, weighting=ByWork(), terms=(term,)),
-        "EFL": Algorithm(local, weighting=ByWork(), terms=(term,), compression=SparseTernary(keep)),
+        "EFL": Algorithm(local, weighting=ByWork(), terms=(term,), compression=to.compression.SparseTernary(keep)),
     }
     return {name: Experiment(world, model, algorithm, rounds=rounds) for name, algorithm in algorithms.items()}
 
@@ -82,11 +77,11 @@ def _messages(
     data: DataSpec, model: Model, keep: float, away: float, local: Local, rounds: int
 ) -> dict[str, Experiment]:
     """One experiment per way of sending, all with the same turnout."""
-    kinds: dict[str, Compression] = {
-        "dense": Dense(),
-        "8 bits": Quantise(),
-        "top-k": TopK(keep),
-        "ternary": SparseTernary(keep),
+    kinds: dict[str, to.compression.Compression] = {
+        "dense": to.compression.Dense(),
+        "8 bits": to.compression.Quantise(),
+        "top-k": to.compression.TopK(keep),
+        "ternary": to.compression.SparseTernary(keep),
     }
     return {
         name: Experiment(

@@ -10,15 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import turnout.models as models
+from turnout import SGD, Algorithm, Experiment, InverseClock, Join, Leave, Local, Membership, World
 from turnout.data import EMNIST, MNIST, Equal, Pareto, Synthetic
 from turnout.data.partition import IID, OneLabel
-from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
-from turnout.parts.local import Local
-from turnout.parts.membership.policy import Membership
-from turnout.parts.optimizers import SGD
-from turnout.parts.schedules import InverseClock
+from turnout.experiment import DataSpec, Model
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, Weighting
-from turnout.world.events import Event, Join, Leave
+from turnout.world.events import Event
 from turnout.world.participation import Traces
 
 SCHEMES: dict[str, Weighting] = {"A": CompleteOnly(), "B": ByShare(), "C": ByWork()}
@@ -85,29 +82,12 @@ def mnist_arrival(
     return _reboots(data, models.MLP(200, 200), 2e-3, 10, (Join(clients - 1, at),), epochs, rounds)
 
 
-def mnist_arrivals(first: int = 100, apart: int = 50, samples: int = 600, rounds: int = 250) -> dict[str, Experiment]:
-    """Seven devices on MNIST, and three more at intervals (Figure 5)."""
-    data = MNIST(clients=10, sizes=Equal(samples), **ONE_LABEL)
-    return _reboots(data, models.MLP(200, 200), 2e-3, 10, _three_more(first, apart), 5, rounds)
-
-
 def emnist_arrival(
     at: int = 30, clients: int = 10, samples: int = 250, epochs: int = 5, rounds: int = 150
 ) -> dict[str, Experiment]:
     """Fast and vanilla reboot on EMNIST: the last of ten devices with one label each joins in round `at` (Table 4)."""
     data = EMNIST(clients=clients, sizes=Equal(samples), **ONE_LABEL)
     return _reboots(data, models.mcmahan_cnn(), 5e-4, 10, (Join(clients - 1, at),), epochs, rounds)
-
-
-def emnist_arrivals(first: int = 100, apart: int = 50, samples: int = 250, rounds: int = 250) -> dict[str, Experiment]:
-    """Seven devices on EMNIST, and three more at intervals (Figure 5)."""
-    data = EMNIST(clients=10, sizes=Equal(samples), **ONE_LABEL)
-    return _reboots(data, models.mcmahan_cnn(), 5e-4, 10, _three_more(first, apart), 5, rounds)
-
-
-def _three_more(first: int, apart: int) -> tuple[Event, ...]:
-    """The last three of ten devices join one after another."""
-    return tuple(Join(7 + i, first + i * apart) for i in range(3))
 
 
 def departure(

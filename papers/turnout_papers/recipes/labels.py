@@ -11,14 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import turnout.models as models
+from turnout import Adam, Experiment, Leave, Local, World
 from turnout.data import Arriving, Digits, Dip, ImageFolder
-from turnout.experiment import Experiment, World
 from turnout.models import Model
-from turnout.parts.local import Local
-from turnout.parts.optimizers import Adam
 from turnout.scores.settings import Distil, Scores, Uses
 from turnout.settings import InProcess
-from turnout.world.events import Leave
 from turnout_papers.recipes import ONE_CORE
 
 USERS = ("User_1", "User_2", "User_3")

@@ -7,14 +7,13 @@ The batch size is that of the authors' code, as the paper gives none.
 
 from __future__ import annotations
 
+import turnout as to
 import turnout.models as models
+from turnout import SGD, Adam, Algorithm, Evaluate, Experiment, Local, World
 from turnout.data import CIFAR10, MNIST, Digits, Noisy
 from turnout.data.partition import IID, Classes, Partition
 from turnout.data.partitioned import Partitioned
-from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model, World
-from turnout.parts.local import Local
-from turnout.parts.optimizers import SGD, Adam
-from turnout.parts.personal import batch_norm, everything
+from turnout.experiment import DataSpec, Model
 from turnout.parts.selection import Everyone, Fraction, Selection
 from turnout_papers.recipes import on_one_core
 
@@ -64,7 +63,7 @@ def mnist_adam(
 
 def methods(data: DataSpec, model: Model, share: float, rounds: int, epochs: int = 1) -> dict[str, Experiment]:
     """The three methods that Figures 4 to 7 compare, in one world."""
-    home = {"MT-FedAdam": batch_norm, "FedAdam": None, "Independent": everything}
+    home = {"MT-FedAdam": to.personal.batch_norm, "FedAdam": None, "Independent": to.personal.everything}
     return {
         name: Experiment(
             world=World(data),

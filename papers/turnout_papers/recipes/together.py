@@ -18,19 +18,13 @@ from collections.abc import Collection
 from itertools import combinations
 from typing import Any
 
+import turnout as to
 import turnout.models as models
+from turnout import SGD, Algorithm, Evaluate, Experiment, Join, Leave, Local, Membership, World
 from turnout.data import CIFAR10, MNIST, Digits
 from turnout.data.partition import Clustered
-from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model, World
-from turnout.parts.compression.ternary import SparseTernary
-from turnout.parts.local import Local
-from turnout.parts.membership.policy import Membership
-from turnout.parts.optimizers import SGD
-from turnout.parts.personal import batch_norm
-from turnout.parts.substitution.friends import Friends
-from turnout.parts.terms.elastic import Elastic
+from turnout.experiment import DataSpec, Model
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly
-from turnout.world.events import Join, Leave
 from turnout.world.participation import OnOff, Traces
 from turnout_papers.recipes import on_one_core
 
@@ -100,16 +94,16 @@ def variants(world: World, model: Model, local: Local, keep: float, rounds: int)
 
 def changes(pieces: Collection[str], keep: float) -> dict[str, Any]:
     """The settings that some pieces stand for."""
-    fisher = Elastic(0.03, samples=16, reduce="mean", fisher_every=5, fisher_keep=keep)
+    fisher = to.terms.Elastic(0.03, samples=16, reduce="mean", fisher_every=5, fisher_keep=keep)
     settings: dict[str, dict[str, Any]] = {
         "B": {"algorithm.weighting": ByShare()},
         "C": {"algorithm.weighting": ByWork()},
         "fast-reboot": {"algorithm.membership.join": "fast-reboot"},
         "elastic": {"algorithm.terms": (fisher,)},
-        "ternary": {"algorithm.compression": SparseTernary(keep)},
-        "friends": {"algorithm.substitution": Friends()},
+        "ternary": {"algorithm.compression": to.compression.SparseTernary(keep)},
+        "friends": {"algorithm.substitution": to.substitution.Friends()},
         "personal": {
-            "algorithm.personal": batch_norm,
+            "algorithm.personal": to.personal.batch_norm,
             "algorithm.share_personal": True,
             "algorithm.newcomers": "average",
         },

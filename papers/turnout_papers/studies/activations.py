@@ -9,13 +9,14 @@ round.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 from turnout.parts.selection import Everyone
 from turnout_papers.studies.claims import Claim, above
-from turnout_papers.studies.drawing import one_picture, round_charts
 from turnout_papers.studies.personal import SHRUNK, SIZES, experiments
-from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
+from turnout_papers.studies.study import Chart, Curve, Curves, Part, ResultRow, Study, StudyPlan
 
 METHODS = ("MT-FedAdam", "FedAdam")
 INEQUALITIES = {"mean": "the mean's inequality", "variance": "the variance's inequality", "both": "both inequalities"}
@@ -51,38 +52,25 @@ def share(curve: Curve) -> float:
     return 100 * curve.mean(after=-1)
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
-    for layer in LAYERS:
-        for method in METHODS:
-            for inequality, name in INEQUALITIES.items():
-                measured = curves.of(column(inequality, layer))
-                if measured.has(method):
-                    found.append(measured.row(f"{method}, {layer}", name, method, share))
-                elif not curves.has(method):
-                    found.append(row(f"{method}, {layer}", name, None))
-    return found
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
+    layers = LAYERS if SIZES[scale].data == "CIFAR" else LAYERS[:2]
+    for layer, method, (inequality, name) in product(layers, METHODS, INEQUALITIES.items()):
+        yield curves.of(column(inequality, layer)).row(f"{method}, {layer}", name, method, share)
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    found = []
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     for inequality, words in INEQUALITIES.items():
         claim = f"MT-FedAdam: more than half of the neurons satisfy (10) ({words}, first BatchNorm)"
-        shares = curves.of(column(inequality))
-        found += curves.undecided([claim], METHODS[0]) or [
-            above(claim, shares.each(METHODS[0], lambda curve: share(curve) - 50), unit="points above half")
-        ]
-    return found
+        over_half = curves.of(column(inequality)).each(METHODS[0], lambda curve: share(curve) - 50)
+        yield above(claim, over_half, unit="points above half")
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
+def figures(scale: str) -> dict[str, list[Chart]]:
     """The shares over rounds."""
-    charts = []
-    for inequality, words in INEQUALITIES.items():
-        names = {f"neurons that satisfy {words} of (10), percent": {method: method for method in METHODS}}
-        charts += round_charts(curves.of(column(inequality)), names, lambda v: 100 * v)
-    return one_picture("neurons.svg", charts)
+    lines = {method: method for method in METHODS}
+    titles = {column(key): f"neurons that satisfy {words} of (10)" for key, words in INEQUALITIES.items()}
+    return {"neurons.svg": [Chart(title, lines, metric) for metric, title in titles.items()]}
 
 
 MORE = tuple(column(inequality, layer) for layer in LAYERS for inequality in INEQUALITIES)
-STUDY = Study("activations", __doc__, "personal_accuracy", plan, rows, claims, pictures, MORE)
+STUDY = Study("activations", __doc__, "personal_accuracy", plan, rows, claims, figures, MORE)

@@ -6,7 +6,9 @@ three times as much a round, so bytes to the target are compared beside the roun
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import turnout.models as models
 from turnout.data import CIFAR10, MNIST, Digits
@@ -15,9 +17,20 @@ from turnout.settings import InProcess
 from turnout_papers.recipes import ONE_CORE
 from turnout_papers.recipes.multitask import adam, asking, sgd, table_1
 from turnout_papers.studies.claims import Claim, by_signs, censored, sooner
-from turnout_papers.studies.drawing import WAYS, Chart, band, one_picture, spent
+from turnout_papers.studies.drawing import WAYS, spent
 from turnout_papers.studies.published import TABLE_1_ADAM
-from turnout_papers.studies.study import TUNING_SEEDS, Curve, Curves, Part, ResultRow, Study, StudyPlan, choose, row
+from turnout_papers.studies.study import (
+    TUNING_SEEDS,
+    Chart,
+    Curve,
+    Curves,
+    Part,
+    ResultRow,
+    Study,
+    StudyPlan,
+    choose,
+    row,
+)
 
 METHODS = ("FedAvg", "FedAdam")
 
@@ -148,7 +161,7 @@ def judged(scale: str, curves: Curves) -> list[Part]:
 
 
 def rounds_by_seed(curves: Curves, case: TargetCase, what: str) -> dict[int, int | None]:
-    return {s: curve.rounds_to(TARGETS[case.data]) for s, curve in curves.curves[variant(case, what)].items()}
+    return {s: curve.rounds_to(TARGETS[case.data]) for s, curve in curves.curves.get(variant(case, what), {}).items()}
 
 
 @dataclass(frozen=True)
@@ -171,38 +184,25 @@ def bytes_by_seed(curves: Curves, case: TargetCase, what: str) -> dict[int, Byte
     return found
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
-    for case in cases(scale):
-        for method in METHODS:
-            published = TABLE_1_ADAM.get((case.data, case.iid, case.clients, case.share, method))
-            setting = chosen(scale, case, method, curves)
-            if setting is None or not curves.has(variant(case, method)):
-                found.append(row(case.name, f"rounds {method}", None, published))
-                continue
-            rounds = censored(rounds_by_seed(curves, case, method), SIZES[scale].rounds)
-            found.append(row(case.name, f"rounds {method}", rounds, published))
-            found.append(
-                ResultRow(case.name, f"chosen {method}", setting.name.removeprefix(f"{method} "), None, 0, None)
-            )
-            sent = bytes_by_seed(curves, case, method)
-            found.append(row(case.name, f"MB {method}", {s: b.bytes / 1e6 for s, b in sent.items()}))
-    return found
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
+    for case, method in product(cases(scale), METHODS):
+        published = TABLE_1_ADAM.get((case.data, case.iid, case.clients, case.share, method))
+        rounds = censored(rounds_by_seed(curves, case, method), SIZES[scale].rounds)
+        yield row(case.name, f"rounds {method}", rounds, published)
+        if setting := chosen(scale, case, method, curves):
+            words = setting.name.removeprefix(f"{method} ")
+            yield ResultRow(case.name, f"chosen {method}", words, None, 0, None)
+        sent = bytes_by_seed(curves, case, method)
+        yield row(case.name, f"MB {method}", {s: b.bytes / 1e6 for s, b in sent.items()})
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     """For each non-IID scenario one claim about rounds and one about bytes."""
-    found = []
     for case in (c for c in cases(scale) if not c.iid):
-        names = [variant(case, what) for what in (*METHODS, *(setting.name for setting in settings(scale)))]
         words = f"{case.name}: FedAdam reaches {100 * TARGETS[case.data]:g} % in fewer {{}} than the tuned FedAvg"
-        if not curves.has(*names[:2]):
-            found += [Claim(words.format(w), False, curves.why_missing(*names)) for w in ("rounds", "bytes")]
-            continue
         theirs, ours = (rounds_by_seed(curves, case, method) for method in METHODS)
-        found.append(sooner(words.format("rounds"), ours, theirs, SIZES[scale].rounds))
-        found.append(cheaper(words.format("bytes"), *(bytes_by_seed(curves, case, m) for m in reversed(METHODS))))
-    return found
+        yield sooner(words.format("rounds"), ours, theirs, SIZES[scale].rounds)
+        yield cheaper(words.format("bytes"), *(bytes_by_seed(curves, case, m) for m in reversed(METHODS)))
 
 
 def cheaper(claim: str, ours: dict[int, BytesSpent], theirs: dict[int, BytesSpent]) -> Claim:
@@ -219,23 +219,10 @@ def cheaper(claim: str, ours: dict[int, BytesSpent], theirs: dict[int, BytesSpen
     return by_signs(claim, wins, losses, len(ours), counts, reached)
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
-    """FedAvg's sensitivity: rounds to the target over its learning rate, on the tuning seeds, FedAdam beside it."""
-    size = SIZES[scale]
-    charts: list[Chart] = []
-    for case in cases(scale):
-        if not curves.has(*(variant(case, s.name) for s in settings(scale))):
-            continue
-        lines = {f"FedAvg E={e}": [TunedSetting("FedAvg", e, rate).name for rate in size.rates] for e in size.epochs}
-        best = chosen(scale, case, "FedAdam", curves)
-        if best is not None:
-            lines[best.name] = [best.name] * len(size.rates)
-        series = []
-        for i, (label, names) in enumerate(lines.items()):
-            rounds = [censored(rounds_by_seed(curves, case, name), size.rounds) for name in names]
-            series.append(band(label, list(size.rates), rounds, i))
-        charts.append((f"{case.name}: rounds to the target", "FedAvg's learning rate", series))
-    return one_picture("sensitivity.svg", charts, log=True)
+def figures(scale: str) -> dict[str, list[Chart]]:
+    """Accuracy over the rounds until the target is reached."""
+    charts = [Chart(f"{case.name}: accuracy", {m: variant(case, m) for m in METHODS}) for case in cases(scale)]
+    return {"table1.svg": charts}
 
 
-STUDY = Study("adam", __doc__, "global_accuracy", plan, rows, claims, pictures, WAYS, then=judged)
+STUDY = Study("adam", __doc__, "global_accuracy", plan, rows, claims, figures, WAYS, then=judged)

@@ -6,18 +6,19 @@ is back at what it was in round τ0 - 1, with the newcomer's share boosted (fast
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from turnout.world.events import Join
 from turnout_papers.recipes import on_one_core
-from turnout_papers.recipes.flexible import arrival, emnist_arrival, emnist_arrivals, mnist_arrival, mnist_arrivals
+from turnout_papers.recipes.flexible import arrival, emnist_arrival, mnist_arrival
 from turnout_papers.studies.claims import Claim, better, censored, difference, sooner
-from turnout_papers.studies.drawing import Chart, band, picture, round_charts
 from turnout_papers.studies.published import TABLE_4
-from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
+from turnout_papers.studies.study import Chart, Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
 KINDS = {"fast": "fast-reboot", "vanilla": "vanilla"}
-PICTURES = {"MNIST": (mnist_arrival, mnist_arrivals), "EMNIST": (emnist_arrival, emnist_arrivals)}
+PICTURES = {"MNIST": mnist_arrival, "EMNIST": emnist_arrival}
 
 
 @dataclass(frozen=True)
@@ -60,21 +61,20 @@ def in_a_row(name: str, kind: str) -> str:
 def plan(scale: str) -> StudyPlan:
     """Table 4's arrivals; and Figure 5: the last three of ten devices (SYNTHETIC: of all) arrive one after another."""
     size, parts = SIZES[scale], []
-    first, second, last = size.in_a_row
+    last = size.in_a_row[-1]
     for name in size.data:
+        clients = 10 if name in PICTURES else size.clients
         if name in PICTURES:
-            one, several = PICTURES[name]
-            made = {tau: one(at=tau, rounds=tau + size.after) for tau in size.taus}
-            three = several(first, second - first, rounds=last + size.after)
+            made = {tau: PICTURES[name](tau, rounds=tau + size.after) for tau in (*size.taus, last)}
         else:
-            own = {"clients": size.clients, "samples": size.samples}
-            made = {tau: on_one_core(arrival(at=tau, **own, rounds=tau + size.after)) for tau in size.taus}
-            events = tuple(Join(size.clients - 3 + i, t) for i, t in enumerate(size.in_a_row))
-            three = on_one_core(arrival(at=first, **own, rounds=last + size.after))
-            three = {join: experiment.but(**{"world.events": events}) for join, experiment in three.items()}
+            made = {
+                tau: on_one_core(arrival(tau, clients, size.samples, rounds=tau + size.after))
+                for tau in (*size.taus, last)
+            }
         runs = {variant(name, tau, kind): made[tau][join] for tau in size.taus for kind, join in KINDS.items()}
         parts.append(Part(name, runs, size.seeds))
-        runs = {in_a_row(name, kind): three[join] for kind, join in KINDS.items()}
+        events = tuple(Join(clients - 3 + i, t) for i, t in enumerate(size.in_a_row))
+        runs = {in_a_row(name, kind): made[last][join].but(**{"world.events": events}) for kind, join in KINDS.items()}
         parts.append(Part(f"{name}-in-a-row", runs, size.in_a_row_seeds))
     notes = [
         "assumed, as the paper does not say: E = 5 epochs, traces with Table 2's moments, boost 1 + 2 / (t - τ0 + 1)²",
@@ -97,61 +97,45 @@ def rounds_back(curve: Curve, tau: int) -> int | None:
 
 
 def counted(curves: Curves, name: str, tau: int, kind: str) -> dict[int, int | None]:
-    return {seed: rounds_back(curve, tau) for seed, curve in curves.curves[variant(name, tau, kind)].items()}
+    return {seed: rounds_back(curve, tau) for seed, curve in curves.curves.get(variant(name, tau, kind), {}).items()}
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found, size = [], SIZES[scale]
-    for name in size.data:
-        for tau in size.taus:
-            for kind, published in zip(KINDS, TABLE_4[name].get(tau, (None, None)), strict=True):
-                known = curves.has(variant(name, tau, kind))
-                value = censored(counted(curves, name, tau, kind), size.after) if known else None
-                found.append(row(f"{name} τ0={tau}", f"rounds, {kind}", value, published))
-    return found
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
+    size = SIZES[scale]
+    for name, tau in product(size.data, size.taus):
+        for kind, published in zip(KINDS, TABLE_4[name].get(tau, (None, None)), strict=True):
+            back = censored(counted(curves, name, tau, kind), size.after)
+            yield row(f"{name} τ0={tau}", f"rounds, {kind}", back, published)
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    size, found = SIZES[scale], []
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
+    size = SIZES[scale]
     first, *late = size.taus
     for name in size.data:
-        needed = [variant(name, tau, kind) for tau in size.taus for kind in KINDS]
-        if missing := curves.undecided([f"{name}: the claims of Table 4"], *needed):
-            found += missing
-            continue
         rounds = {tau: [counted(curves, name, tau, kind) for kind in KINDS] for tau in size.taus}
         for tau in late:
             claim = f"{name}: fast-reboot needs fewer rounds than vanilla at τ0 = {tau}"
             fast, vanilla = rounds[tau]
-            found.append(sooner(claim, fast, vanilla, size.after))
+            yield sooner(claim, fast, vanilla, size.after)
         claim = f"{name}: fast-reboot gains more rounds at τ0 = {late[-1]} than at {first}"
         latest, earliest = (
             difference(censored(vanilla, size.after), censored(fast, size.after))
             for fast, vanilla in (rounds[late[-1]], rounds[first])
         )
-        found.append(better(claim, latest, earliest, "rounds"))
-    return found
+        yield better(claim, latest, earliest, "rounds")
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
-    """Table 4 over τ0; Figure 4 left: accuracy around the arrival; Figure 5: arrivals in a row."""
-    size = SIZES[scale]
-    table: list[Chart] = []
-    figures: dict[str, dict[str, str]] = {}
+def figures(scale: str) -> dict[str, list[Chart]]:
+    """Figure 4 left: accuracy around the arrival; Figure 5: arrivals in a row."""
+    size, charts = SIZES[scale], []
     for name in size.data:
-        if not curves.has(*(variant(name, tau, kind) for tau in size.taus for kind in KINDS)):
-            continue
-        series = [
-            band(kind, size.taus, [censored(counted(curves, name, tau, kind), size.after) for tau in size.taus], i)
-            for i, kind in enumerate(KINDS)
-        ]
-        table.append((f"{name}: rounds until accuracy is back", "τ0, the round of the arrival", series))
         for tau in size.taus[-2:]:
-            title = f"{name}, an arrival in round {tau}: accuracy"
-            figures[title] = {kind: variant(name, tau, kind) for kind in KINDS}
+            lines = {kind: variant(name, tau, kind) for kind in KINDS}
+            charts.append(Chart(f"{name}, an arrival in round {tau}: accuracy", lines))
         when = ", ".join(map(str, size.in_a_row))
-        figures[f"{name}, arrivals in rounds {when}: accuracy"] = {kind: in_a_row(name, kind) for kind in KINDS}
-    return {"table4.svg": picture(table), "figures4and5.svg": picture(round_charts(curves, figures), "percent")}
+        lines = {kind: in_a_row(name, kind) for kind in KINDS}
+        charts.append(Chart(f"{name}, arrivals in rounds {when}: accuracy", lines))
+    return {"figures4and5.svg": charts}
 
 
-STUDY = Study("arrivals", __doc__, "global_accuracy", plan, rows, claims, pictures)
+STUDY = Study("arrivals", __doc__, "global_accuracy", plan, rows, claims, figures)

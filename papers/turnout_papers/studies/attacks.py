@@ -11,65 +11,49 @@ round with a hostile majority is one in which at least half of the weight of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 
+import turnout as to
 import turnout.models as models
+from turnout import SGD, Algorithm, Experiment, Local, Run, World
 from turnout.data import MNIST, Backdoor, Digits, LabelFlip
-from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
-from turnout.parts.aggregation import Aggregation, WeightedSum
-from turnout.parts.local import Local
-from turnout.parts.optimizers import SGD
-from turnout.parts.robust.clipping import CentredClip, NormClip
-from turnout.parts.robust.coordinates import CoordinateMedian, TrimmedMean
-from turnout.parts.robust.distances import GeometricMedian, Krum, MultiKrum
+from turnout.experiment import DataSpec, Model
 from turnout.parts.weighting import ByWork, FedAvg, Shares
-from turnout.running.result import Run
-from turnout.world.attacks import (
-    ALIE,
-    Attack,
-    ClaimExamples,
-    ClaimWork,
-    FreeRider,
-    InnerProduct,
-    Noise,
-    SignFlip,
-    hostile_clients,
-)
 from turnout.world.participation import Always, Dropout
 from turnout_papers.recipes import ONE_CORE
 from turnout_papers.studies.claims import Claim, above, better
-from turnout_papers.studies.drawing import Chart, band, picture
-from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, last_fifth, row
+from turnout_papers.studies.study import Chart, Curves, Look, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 MEAN, MEDIAN, TRIMMED, RFA, MULTI, CLIP = "mean", "median", "trimmed mean", "RFA", "multi-Krum", "norm clip"
-METHODS: dict[str, Aggregation] = {
-    MEAN: WeightedSum(),
-    MEDIAN: CoordinateMedian(),
-    TRIMMED: TrimmedMean(0.4),
-    RFA: GeometricMedian(),
-    "Krum": Krum(0.4),
-    MULTI: MultiKrum(0.4),
-    CLIP: NormClip(),
-    "centred clip": CentredClip(),
+METHODS: dict[str, to.aggregation.Aggregation] = {
+    MEAN: to.aggregation.WeightedSum(),
+    MEDIAN: to.aggregation.CoordinateMedian(),
+    TRIMMED: to.aggregation.TrimmedMean(0.4),
+    RFA: to.aggregation.GeometricMedian(),
+    "Krum": to.aggregation.Krum(0.4),
+    MULTI: to.aggregation.MultiKrum(0.4),
+    CLIP: to.aggregation.NormClip(),
+    "centred clip": to.aggregation.CentredClip(),
 }
 BY_SHARE = (MEAN, MEDIAN, TRIMMED, RFA, MULTI, CLIP)  # compared by share and turnout
 VOTING = (MEDIAN, TRIMMED, RFA, MULTI)  # of these, the ones with a breakdown point of 0.4 or more
-FLIP = SignFlip(4.0)
+FLIP = to.attacks.SignFlip(4.0)
 SOME = 0.2  # the attackers of `kinds`
 FLIPPED, BACKDOOR, NOBODY = "label flip", "backdoor", "nobody"
-ON_UPDATES: Mapping[str, tuple[Attack, ...]] = {
+ON_UPDATES: Mapping[str, tuple[to.attacks.Attack, ...]] = {
     "sign flip": (FLIP,),
-    "noise": (Noise(10.0),),
-    "ALIE": (ALIE(),),
-    "inner product": (InnerProduct(1.0),),
-    "little work, flipped": (ClaimWork(0.2), SignFlip()),
-    "many samples, flipped": (ClaimExamples(20.0), SignFlip()),
-    "free rider": (FreeRider(),),
+    "noise": (to.attacks.Noise(10.0),),
+    "ALIE": (to.attacks.ALIE(),),
+    "inner product": (to.attacks.InnerProduct(1.0),),
+    "little work, flipped": (to.attacks.ClaimWork(0.2), to.attacks.SignFlip()),
+    "many samples, flipped": (to.attacks.ClaimExamples(20.0), to.attacks.SignFlip()),
+    "free rider": (to.attacks.FreeRider(),),
 }
 KINDS_OF_ATTACK = (NOBODY, *ON_UPDATES, FLIPPED, BACKDOOR)
 UNIFORM = "one vote each"
@@ -167,7 +151,7 @@ def look(run: Run) -> Look:
     world, seed = run.experiment.world, run.experiment.seed
     with run.records() as records:
         columns = records.clients()
-        hostile = hostile_clients(world.attackers if world.attack else 0.0, run.data().clients, seed).numpy()
+        hostile = to.attacks.hostile_clients(world.attackers if world.attack else 0.0, run.data().clients, seed).numpy()
         came = np.nan_to_num(columns["work"].astype(np.float64)) > 0
         votes = np.where(came, columns["share"].astype(np.float64), 0.0)
         bad = np.where(np.isin(columns["client"], hostile), votes, 0.0)
@@ -189,7 +173,7 @@ def majority_rounds(seen: Look) -> float:
 def step_lost(curves: Curves, variant: str) -> dict[int, float]:
     """How many points less accuracy rises in a round with a hostile majority than in others; NaN without both."""
     found = {}
-    for seed, curve in curves.curves[variant].items():
+    for seed, curve in curves.curves.get(variant, {}).items():
         step_T = 100 * np.diff(curve.value_T)
         bad_T = curves.looks[variant][seed]["hostile"][curve.round_T[1:]] >= 0.5
         both = bool(bad_T.any()) and not bool(bad_T.all())
@@ -197,96 +181,67 @@ def step_lost(curves: Curves, variant: str) -> dict[int, float]:
     return found
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    size, found = SIZES[scale], []
-    for turnout in size.turnouts:
-        for share in size.shares:
-            case = f"{100 * share:g} % hostile, {100 * turnout:g} % there"
-            names = {method: by_share(share, turnout, method) for method in BY_SHARE}
-            if not curves.has(*names.values()):
-                found.append(row(case, "mean", None))
-                continue
-            found += [curves.row(case, method, name, last_fifth) for method, name in names.items()]
-            found.append(row(case, "rounds with a hostile majority, %", curves.seen(names[MEAN], majority_rounds)))
-    for kind in KINDS_OF_ATTACK:
-        for method in METHODS:
-            name = by_kind(kind, method)
-            found.append(curves.row(kind, method, name, last_fifth))
-            if kind == BACKDOOR and curves.has(name):
-                found.append(row("backdoor: marked taken for the target, %", method, _reached(curves, method)))
-    return found
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
+    for turnout, share in product(SIZES[scale].turnouts, SIZES[scale].shares):
+        case = f"{100 * share:g} % hostile, {100 * turnout:g} % there"
+        for method in BY_SHARE:
+            yield curves.row(case, method, by_share(share, turnout, method), last_fifth)
+        often = curves.seen(by_share(share, turnout, MEAN), majority_rounds)
+        yield row(case, "rounds with a hostile majority, %", often)
+    for kind, method in product(KINDS_OF_ATTACK, METHODS):
+        yield curves.row(kind, method, by_kind(kind, method), last_fifth)
+        if kind == BACKDOOR:
+            yield row("backdoor: marked taken for the target, %", method, _reached(curves, method))
 
 
 def _reached(curves: Curves, method: str) -> dict[int, float]:
     return curves.seen(by_kind(BACKDOOR, method), lambda seen: float(seen["backdoor"][0]))
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    """Each of the two parts is decided where its runs are there."""
-    size = SIZES[scale]
-    ends = (size.turnouts[0], size.turnouts[-1])
-    shares = [by_share(s, q, m) for s in (0.0, WORST) for q in ends for m in (MEAN, *VOTING)]
-    kinds = [by_kind(kind, method) for kind in KINDS_OF_ATTACK for method in METHODS]
-    words = "hostile clients and robust aggregation, by {}"
-    by_shares = curves.undecided([words.format("share")], *shares) or _by_share_claims(*ends, curves)
-    return by_shares + (curves.undecided([words.format("kind")], *kinds) or _by_kind_claims(curves))
-
-
-def _by_share_claims(most: float, least: float, curves: Curves) -> list[Claim]:
-    found = []
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
+    most, least = SIZES[scale].turnouts[0], SIZES[scale].turnouts[-1]
     for method in VOTING:
         clean, worst = by_share(0.0, most, method), by_share(WORST, most, method)
         few = by_share(0.0, least, method), by_share(WORST, least, method)
         claim = f"without attackers {method} is at most 3 points below the mean"
-        found.append(curves.better(claim, clean, by_share(0.0, most, MEAN), last_fifth, margin=3.0))
+        yield curves.better(claim, clean, by_share(0.0, most, MEAN), last_fifth, margin=3.0)
         claim = f"with 40 % hostile and everybody there {method} beats the mean"
-        found.append(curves.better(claim, worst, by_share(WORST, most, MEAN), last_fifth))
+        yield curves.better(claim, worst, by_share(WORST, most, MEAN), last_fifth)
         claim = f"{method} loses more to 40 % hostile with {100 * least:g} % there than with everybody there"
-        found.append(curves.better(claim, few, (clean, worst), last_fifth))
+        yield curves.better(claim, few, (clean, worst), last_fifth)
         claim = f"with {100 * least:g} % there {method} gains less in rounds with a hostile majority than in others"
-        found.append(above(claim, step_lost(curves, few[1]), unit="points"))
+        yield above(claim, step_lost(curves, few[1]), unit="points")
     some = curves.seen(by_share(WORST, least, MEAN), majority_rounds)
     claim = f"40 % hostile clients are a majority in some rounds with {100 * least:g} % there"
-    return [*found, above(claim, some, unit="% of the rounds")]
+    yield above(claim, some, unit="% of the rounds")
+    yield from _by_kind_claims(curves)
 
 
-def _by_kind_claims(curves: Curves) -> list[Claim]:
+def _by_kind_claims(curves: Curves) -> Iterator[Claim]:
     def compare(claim: str, ours: tuple[str, str], theirs: tuple[str, str], margin: float = 0.0) -> Claim:
         return curves.better(claim, by_kind(*ours), by_kind(*theirs), last_fifth, margin=margin)
 
-    found = []
     for kind in ("sign flip", "noise", "inner product", "little work, flipped", FLIPPED):
-        found += [compare(f"{kind}: {m} beats the mean", (kind, m), (kind, MEAN)) for m in (MEDIAN, RFA)]
-    found.append(compare("ALIE: the mean beats the median", ("ALIE", MEAN), ("ALIE", MEDIAN)))
+        for m in (MEDIAN, RFA):
+            yield compare(f"{kind}: {m} beats the mean", (kind, m), (kind, MEAN))
+    yield compare("ALIE: the mean beats the median", ("ALIE", MEAN), ("ALIE", MEDIAN))
     free = "free rider: the mean loses at most 3 points"
-    found.append(compare(free, ("free rider", MEAN), (NOBODY, MEAN), margin=3.0))
+    yield compare(free, ("free rider", MEAN), (NOBODY, MEAN), margin=3.0)
     lied = "many samples, flipped"
     claim = f"{lied}: the median by one vote each beats the median by claimed samples"
-    found.append(compare(claim, (lied, UNIFORM), (lied, MEDIAN)))
+    yield compare(claim, (lied, UNIFORM), (lied, MEDIAN))
     for method in (MEDIAN, CLIP):
         claim = f"backdoor: fewer marked samples are taken for the target under {method} than under the mean"
-        found.append(better(claim, _reached(curves, MEAN), _reached(curves, method), "points"))
-    return found
+        yield better(claim, _reached(curves, MEAN), _reached(curves, method), "points")
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
-    """Accuracy over the share of attackers, one chart for each turnout; and how often they are a majority."""
-    size = SIZES[scale]
-    names = [by_share(share, turnout, m) for turnout in size.turnouts for share in size.shares for m in BY_SHARE]
-    if not curves.has(*names):
-        return {}
-    charts: list[Chart] = []
-    often = []
-    for j, turnout in enumerate(size.turnouts):
-        lines = [
-            band(m, size.shares, [curves.each(by_share(s, turnout, m), last_fifth) for s in size.shares], i, 0.01)
-            for i, m in enumerate(BY_SHARE)
-        ]
-        charts.append((f"accuracy, {100 * turnout:g} % there", "share of the clients that attack", lines))
-        values = [curves.seen(by_share(s, turnout, MEAN), majority_rounds) for s in size.shares]
-        often.append(band(f"{100 * turnout:g} % there", size.shares, values, j, 0.01))
-    charts.append(("rounds with a hostile majority", "share of the clients that attack", often))
-    return {"attacks.svg": picture(charts, "percent")}
+def figures(scale: str) -> dict[str, list[Chart]]:
+    """Accuracy over the rounds, one chart for each share of attackers and turnout."""
+    charts = []
+    for turnout, share in product(SIZES[scale].turnouts, SIZES[scale].shares):
+        lines = {method: by_share(share, turnout, method) for method in BY_SHARE}
+        charts.append(Chart(f"{100 * share:g} % hostile, {100 * turnout:g} % there: accuracy", lines))
+    return {"attacks.svg": charts}
 
 
-STUDY = Study("attacks", __doc__, "global_accuracy", plan, rows, claims, pictures, look=look)
+STUDY = Study("attacks", __doc__, "global_accuracy", plan, rows, claims, figures, look=look)

@@ -13,18 +13,16 @@ Shape letters: C clients, S samples of a client, D dimensions.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from turnout import SGD, Algorithm, Experiment, InverseClock, Local, UserError, World
 from turnout.data import Own, Pooled
-from turnout.errors import UserError
-from turnout.experiment import Algorithm, Experiment, World
-from turnout.parts.local import Local
-from turnout.parts.optimizers import SGD
-from turnout.parts.schedules import InverseClock
 from turnout.parts.weighting import Weighting
 from turnout.rng import rng
 from turnout.settings import InProcess
@@ -32,8 +30,7 @@ from turnout.tasks import Regression
 from turnout.world.participation import Homogeneous, Participation, Traces
 from turnout_papers.recipes.flexible import SCHEMES
 from turnout_papers.studies.claims import Claim, better, mean_over
-from turnout_papers.studies.drawing import picture, round_charts
-from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
+from turnout_papers.studies.study import Chart, Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
 DIMENSION, SAMPLES = 10, 50
 FULL_WORK, RATE = 5, 0.2
@@ -145,15 +142,13 @@ def plan(scale: str) -> StudyPlan:
     return StudyPlan.at(scale, [Part("quadratics", variants, size.seeds)], notes, shrunk)
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    T, found = SIZES[scale].rounds, []
-    for level in LEVELS:
-        for scheme in SCHEMES:
-            case = f"{level.name}, scheme {scheme}"
-            rate = "→ 0 as O(1/τ)" if level is HOMOGENEOUS or scheme == "C" else "floor <= D/E"
-            found.append(row(case, "distance at T", at(curves, level, scheme, T)))
-            found.append(row(case, "distance at 4T", at(curves, level, scheme, 4 * T), rate))
-    return found
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
+    T = SIZES[scale].rounds
+    for level, scheme in product(LEVELS, SCHEMES):
+        case = f"{level.name}, scheme {scheme}"
+        rate = "→ 0 as O(1/τ)" if level is HOMOGENEOUS or scheme == "C" else "floor <= D/E"
+        yield row(case, "distance at T", at(curves, level, scheme, T))
+        yield row(case, "distance at 4T", at(curves, level, scheme, 4 * T), rate)
 
 
 def at(curves: Curves, level: Level, scheme: str, rounds: int, factor: float = 1.0) -> dict[int, float]:
@@ -166,35 +161,38 @@ def at(curves: Curves, level: Level, scheme: str, rounds: int, factor: float = 1
     return curves.each(variant(level, scheme), distance)
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    T, found = SIZES[scale].rounds, []
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
+    T = SIZES[scale].rounds
 
     def pooled(scheme: str, rounds: int, factor: float = 1.0) -> dict[int, float]:
         return mean_over([at(curves, level, scheme, rounds, factor) for level in HETEROGENEOUS])
 
-    C = pooled("C", 4 * T)
+    words, C = "heterogeneous participation", pooled("C", 4 * T)
     for s in "AB":
-        claim = f"heterogeneous participation: C is nearer the optimum at 4T than {s}"
-        found.append(better(claim, pooled(s, 4 * T), C))
-    claim = "heterogeneous participation: C's distance more than halves from T to 4T"
-    found.append(better(claim, pooled("C", T, 0.5), C))
+        yield better(f"{words}: C is nearer the optimum at 4T than {s}", pooled(s, 4 * T), C)
+    yield better(f"{words}: C's distance more than halves from T to 4T", pooled("C", T, 0.5), C)
     for s in "AB":
-        claim = f"heterogeneous participation: {s}'s distance does not halve from T to 4T"
-        found.append(better(claim, pooled(s, 4 * T), pooled(s, T, 0.5)))
+        yield better(f"{words}: {s}'s distance does not halve from T to 4T", pooled(s, 4 * T), pooled(s, T, 0.5))
     first, last = at(curves, HOMOGENEOUS, "B", T), at(curves, HOMOGENEOUS, "B", 4 * T)
-    claim = f"{HOMOGENEOUS.name}: B has no floor, its distance goes on shrinking from T to 4T"
-    found.append(better(claim, first, last))
+    yield better(f"{HOMOGENEOUS.name}: B has no floor, its distance goes on shrinking from T to 4T", first, last)
     for s in "AB":
         mild, strong, apart = (at(curves, level, s, 4 * T) for level in HETEROGENEOUS)
-        found.append(better(f"{s}'s floor is higher for {STRONG.name} than for {MILD.name}", strong, mild))
-        found.append(better(f"{s}'s floor is higher where optima are twice as far apart", apart, strong))
-    return found
+        yield better(f"{s}'s floor is higher for {STRONG.name} than for {MILD.name}", strong, mild)
+        yield better(f"{s}'s floor is higher where optima are twice as far apart", apart, strong)
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
+def figures(scale: str) -> dict[str, list[Chart]]:
     """Distance over rounds, one chart for each level."""
-    charts = {f"{v.name}: distance": {f"scheme {s}": variant(v, s) for s in SCHEMES} for v in LEVELS}
-    return {"distance.svg": picture(round_charts(curves, charts, lambda mse: math.sqrt(DIMENSION * mse)), log=True)}
+
+    def distance(mse: float) -> float:
+        return math.sqrt(DIMENSION * mse)
+
+    lines = {v.name: {f"scheme {s}": variant(v, s) for s in SCHEMES} for v in LEVELS}
+    return {
+        "distance.svg": [
+            Chart(f"{name}: distance", own, unit="number", change=distance, log=True) for name, own in lines.items()
+        ]
+    }
 
 
-STUDY = Study("bias", __doc__, "global_mse", plan, rows, claims, pictures)
+STUDY = Study("bias", __doc__, "global_mse", plan, rows, claims, figures)

@@ -8,6 +8,7 @@ with it. A run's accuracy is its mean over the last fifth of the rounds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,8 +21,8 @@ from turnout.parts.compression.ternary import LiteralTernary, SparseTernary
 from turnout.parts.terms.elastic import Elastic
 from turnout_papers.recipes.elastic import cifar_compression, compression, mnist_compression
 from turnout_papers.studies.claims import Claim, above
-from turnout_papers.studies.drawing import WAYS, bytes_chart, megabytes, sheet, times_fewer
-from turnout_papers.studies.study import Curves, Part, ResultRow, Study, StudyPlan, in_tf32, last_fifth, row
+from turnout_papers.studies.drawing import WAYS, megabytes, times_fewer
+from turnout_papers.studies.study import Chart, Curves, Part, ResultRow, Study, StudyPlan, in_tf32, last_fifth, row
 
 MARGIN = 2.0  # points of accuracy
 FEWER = 20.0  # times fewer bytes
@@ -125,52 +126,40 @@ def overshoot(compression: Compression, rounds: int) -> float:
     return float(moved_P @ update_1P[0] / (rounds * update_1P[0] @ update_1P[0]))
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for case in SIZES[scale]:
-        plain = case.variant("dense")
         for name in (case.variant(way) for way in (*experiments(case), *elastic(case), PRINTED)):
-            if not curves.has(name, plain):
-                found.append(row(name, "accuracy", None))
-                continue
-            found.append(curves.row(name, "accuracy", name, last_fifth))
-            found += [row(name, f"MB {way.removeprefix('bytes_')}", megabytes(curves, name, (way,))) for way in WAYS]
-            found.append(row(name, "times fewer bytes than dense", times_fewer(curves, plain, name)))
+            yield curves.row(name, "accuracy", name, last_fifth)
+            for way in WAYS:
+                yield row(name, f"MB {way.removeprefix('bytes_')}", megabytes(curves, name, (way,)))
+            yield row(name, "times fewer bytes than dense", times_fewer(curves, case.variant("dense"), name))
     rounds = 20 if scale == "smoke" else 400
     for keep in (0.1, 0.01):
         kinds: dict[str, Compression] = {"as printed": LiteralTernary(keep), "ternary": SparseTernary(keep)}
         for way, kind in kinds.items():
             words = f"constant update, {rounds} rounds, {keep:.0%} sent, {way}"
-            found.append(row(words, "times as far", {0: overshoot(kind, rounds)}))
-    return found
+            yield row(words, "times as far", {0: overshoot(kind, rounds)})
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    found = []
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     for case in SIZES[scale]:
         plain, ternary, literal = (case.variant(way) for way in ("dense", case.ternary, PRINTED))
-        words = (
-            f"{case.data}: sparse ternary both ways is no worse than dense by more than {MARGIN:g} points",
-            f"{case.data}: sparse ternary both ways takes at least {FEWER:g} times fewer bytes",
-            f"{case.data}: Algorithm 1 as printed is worse than with what is sent applied",
-        )
-        found += curves.undecided(words, plain, ternary, literal) or [
-            curves.better(words[0], ternary, plain, last_fifth, margin=MARGIN),
-            above(words[1], times_fewer(curves, plain, ternary, FEWER), unit=f"times beyond {FEWER:g}"),
-            # 0 where the model has diverged to NaN
-            curves.better(words[2], ternary, literal, lambda curve: float(np.nan_to_num(last_fifth(curve)))),
-        ]
-    return found
+        claim = f"{case.data}: sparse ternary both ways is no worse than dense by more than {MARGIN:g} points"
+        yield curves.better(claim, ternary, plain, last_fifth, margin=MARGIN)
+        claim = f"{case.data}: sparse ternary both ways takes at least {FEWER:g} times fewer bytes"
+        yield above(claim, times_fewer(curves, plain, ternary, FEWER), unit=f"times beyond {FEWER:g}")
+        claim = f"{case.data}: Algorithm 1 as printed is worse than with what is sent applied"
+        # 0 where the model has diverged to NaN
+        yield curves.better(claim, ternary, literal, lambda curve: float(np.nan_to_num(last_fifth(curve))))
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
+def figures(scale: str) -> dict[str, list[Chart]]:
     """Accuracy over the bytes that have travelled."""
-    drawn = []
+    charts = []
     for case in SIZES[scale]:
-        names = {way: case.variant(way) for way in (*experiments(case), *elastic(case))}
-        if curves.has(*names.values()):
-            drawn.append(bytes_chart(curves, f"{case.data}: accuracy by bytes, up and down", names))
-    return {"bytes.svg": sheet(drawn)}
+        lines = {way: case.variant(way) for way in (*experiments(case), *elastic(case))}
+        charts.append(Chart(f"{case.data}: accuracy by bytes, up and down", lines, bytes=True))
+    return {"bytes.svg": charts}
 
 
-STUDY = Study("bytes", __doc__, "global_accuracy", plan, rows, claims, pictures, WAYS)
+STUDY = Study("bytes", __doc__, "global_accuracy", plan, rows, claims, figures, WAYS)

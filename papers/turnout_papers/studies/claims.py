@@ -3,7 +3,8 @@
 A claim holds iff the one-sided 95 % bound of the mean difference is above 0 (above -margin for "no worse"), and is
 refuted iff the bound of the other side is not. In between it is undecided, and the evidence says how many seeds would
 decide it, and which way, if mean and spread stay as observed. Rounds to a target are censored at the last round and
-compared by the sign test, either way. One seed or a missing number leaves a claim undecided.
+compared by the sign test, either way. One seed or a missing number leaves a claim undecided. Numbers without any seed
+are of runs that were not made: their differences and means have no seed either, and a claim about them was not run.
 """
 
 from __future__ import annotations
@@ -73,7 +74,6 @@ class Claim:
 
     @property
     def ran(self) -> bool:
-        """Whether there was data to decide it with."""
         return not self.evidence.startswith(NOT_RUN)
 
     @property
@@ -107,18 +107,15 @@ def _decided(claim: str, outcome: tuple[bool, bool], evidence: str, gap: float, 
     return Claim(claim, False, f"{evidence}; {words if gap else f'{UNDECIDED}: level'}", False, seeds)
 
 
-def better(claim: str, ours: BySeed, theirs: BySeed, unit: str = "") -> Claim:
-    """Ours is larger than theirs, paired by seed."""
-    return above(claim, difference(ours, theirs), unit=unit)
-
-
-def no_worse(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str = "") -> Claim:
-    """Ours is larger than theirs, or smaller by less than a margin, paired by seed."""
+def better(claim: str, ours: BySeed, theirs: BySeed, unit: str = "", margin: float = 0.0) -> Claim:
+    """Ours is larger than theirs (with a margin: or smaller by less than that), paired by seed."""
     return above(claim, difference(ours, theirs), margin, unit)
 
 
 def either(claim: str, options: Sequence[Claim]) -> Claim:
     """At least one of several holds (each was decided by itself, so this is easier to meet than any of them)."""
+    if not any(option.ran for option in options):
+        return Claim(claim, False, NOT_RUN)
     evidence = "; ".join(f"{option.claim}: {option.outcome} ({option.evidence})" for option in options)
     holds, refuted = any(option.holds for option in options), all(option.refuted for option in options)
     needed = [o.seeds_needed for o in options if o.outcome == UNDECIDED and not holds]  # what decides all of them
@@ -144,7 +141,7 @@ def same(claim: str, values: Mapping[str, BySeed], tolerance: float, unit: str =
     gaps = {n: difference(values[n], values[names[0]]) for n in names[1:]}
     found = [abs(gap) for by_seed in gaps.values() for gap in by_seed.values()]
     if not found or any(math.isnan(gap) for gap in found):
-        return Claim(claim, False, "cannot decide: numbers are missing")
+        return Claim(claim, False, "cannot decide: numbers are missing" if found else NOT_RUN)
     holds, seeds = max(found) <= tolerance, len(values[names[0]])
     evidence = f"largest difference of {', '.join(names)}: {max(found):.2g}{unit and ' ' + unit}"
     return Claim(claim, holds, f"{evidence} in {seeds} seeds (allowed: {tolerance:g})", refuted=not holds)
@@ -172,6 +169,8 @@ def censored(rounds: Mapping[int, int | None], last: int) -> dict[int, float]:
 
 def by_signs(claim: str, wins: int, losses: int, seeds: int, counts: str, more: str) -> Claim:
     """More wins than losses over the seeds, by the sign test; `counts` says them in words, `more` what else matters."""
+    if not seeds:
+        return Claim(claim, False, NOT_RUN)
     p, opposite = sign_test(wins, losses), sign_test(losses, wins)
     outcome = p <= 1 - LEVEL, opposite <= 1 - LEVEL
     level = f"p = {p:.2g}" + (f", of the opposite {opposite:.2g}" if outcome[1] else "")
@@ -185,12 +184,12 @@ def undecidable(value: BySeed) -> str | None:
     if missing:
         return f"cannot decide: no number for seed {', '.join(map(str, missing))}"
     if len(value) < 2:
-        found = "".join(f"1 seed (it gives {v:+.3g})" for v in value.values()) or "no seed"
-        return f"cannot decide with {found}: take --seeds 2 or more"
+        found = [f"cannot decide with 1 seed (it gives {v:+.3g}): take --seeds 2 or more" for v in value.values()]
+        return found[0] if found else NOT_RUN
     return None
 
 
-def best_elsewhere(score: Mapping[str, BySeed], judged: Collection[int], higher_is_better: bool = True) -> str:
+def best_elsewhere(score: Mapping[str, BySeed], judged: Collection[int]) -> str:
     """The setting with the best mean score on seeds other than those it will be judged on.
 
     >>> best_elsewhere({"lr 1": {0: 0.9, 7: 0.5}, "lr 2": {0: 0.1, 7: 0.6}}, judged=[0])
@@ -202,5 +201,5 @@ def best_elsewhere(score: Mapping[str, BySeed], judged: Collection[int], higher_
         if not other:
             raise UserError(f"{name!r} has only run with the seeds it is judged on: choose settings on other seeds")
         known = all(math.isfinite(v) for v in other)
-        means[name] = math.fsum(other) / len(other) if known else -math.inf if higher_is_better else math.inf
-    return (max if higher_is_better else min)(means, key=lambda name: means[name])
+        means[name] = math.fsum(other) / len(other) if known else -math.inf
+    return max(means, key=lambda name: means[name])

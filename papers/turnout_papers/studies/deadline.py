@@ -11,36 +11,21 @@ never finish; a deadline at the median loses the slow tier's labels unless parti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.experiment import Experiment
-from turnout.running.result import Run
-from turnout_papers.recipes.clock import (
-    BITS,
-    EVEN,
-    FEDAVG,
-    FEDBUFF,
-    FLEETS,
-    LOADS,
-    METHODS,
-    TERNARY,
-    TIERS,
-    WAIT,
-    B,
-    C,
-    median_seconds,
-    timed,
-)  # fmt: skip
-from turnout_papers.studies.claims import Claim, better, no_worse, within
+from turnout import Experiment, Run
+from turnout_papers.recipes import clock
+from turnout_papers.studies.claims import Claim, better, within
 from turnout_papers.studies.drawing import Series, line_chart, sheet
 from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, row
 
 MARGIN = 2.0  # points by which "no worse" may miss
-SHOWN = (WAIT, FEDAVG, C, TERNARY, FEDBUFF)
+SHOWN = (clock.WAIT, clock.FEDAVG, clock.C, clock.TERNARY, clock.FEDBUFF)
 EPOCHS, BATCH = 5, 10
 AT = 40  # places in time at which pictures read the curves
 
@@ -56,9 +41,9 @@ class DeadlineSize:
 
 
 SIZES = {
-    "smoke": DeadlineSize({"20 k": 3}, (TIERS,), 10, seeds=2),
-    "small": DeadlineSize({"20 k": 40}, FLEETS, 50, seeds=5),
-    "paper": DeadlineSize({"20 k": 100, "1.6 M": 40}, FLEETS, 50, seeds=5),
+    "smoke": DeadlineSize({"20 k": 3}, (clock.TIERS,), 10, seeds=2),
+    "small": DeadlineSize({"20 k": 40}, clock.FLEETS, 50, seeds=5),
+    "paper": DeadlineSize({"20 k": 100, "1.6 M": 40}, clock.FLEETS, 50, seeds=5),
 }
 
 
@@ -74,9 +59,9 @@ def plan(scale: str) -> StudyPlan:
     size, variants, notes = SIZES[scale], dict[str, Experiment](), list[str]()
     for fleet, load in cases(scale):
         last = size.deadlines[load]
-        found = timed(fleet, LOADS[load], size.clients, last, EPOCHS, BATCH)
+        found = clock.timed(fleet, clock.LOADS[load], size.clients, last, EPOCHS, BATCH)
         variants |= {variant(fleet, load, method): experiment for method, experiment in found.items()}
-        seconds = median_seconds(fleet, LOADS[load], size.clients, EPOCHS, BATCH)
+        seconds = clock.median_seconds(fleet, clock.LOADS[load], size.clients, EPOCHS, BATCH)
         notes.append(f"{fleet}, {load}: the deadline is {seconds:g} s, and a run ends after {last} of them")
     notes += [
         "FedAvg, ternary, 8 bit and friends use whole replies that are in time; B and C also what was finished by "
@@ -125,55 +110,43 @@ def final(curves: Curves, name: str) -> dict[int, float]:
     return seen(curves, name, "accuracy", -1)
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
-    for fleet, load in cases(scale):
-        for name in (variant(fleet, load, method) for method in METHODS):
-            if not curves.has(name):
-                found.append(row(name, "accuracy", None))
-                continue
-            found += [
-                row(name, "accuracy", final(curves, name)),
-                row(name, "accuracy of the slowest tier", seen(curves, name, "accuracy by tier", -1)),
-                row(name, "rounds", seen(curves, name, "rounds", factor=1.0)),
-                row(name, "turnout, %", seen(curves, name, "turnout")),
-                row(name, "turnout of the slowest tier, %", seen(curves, name, "turnout by tier", -1)),
-                row(name, "device time wasted, %", seen(curves, name, "wasted")),
-            ]
-    return found
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
+    for (fleet, load), method in product(cases(scale), clock.METHODS):
+        name = variant(fleet, load, method)
+        yield row(name, "accuracy", final(curves, name))
+        yield row(name, "accuracy of the slowest tier", seen(curves, name, "accuracy by tier", -1))
+        yield row(name, "rounds", seen(curves, name, "rounds", factor=1.0))
+        yield row(name, "turnout, %", seen(curves, name, "turnout"))
+        yield row(name, "turnout of the slowest tier, %", seen(curves, name, "turnout by tier", -1))
+        yield row(name, "device time wasted, %", seen(curves, name, "wasted"))
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    found = []
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     for fleet, load in cases(scale):
-        where, names = f"{fleet}, {load}", {method: variant(fleet, load, method) for method in METHODS}
-        if missing := curves.undecided([f"{where}: the claims of the table"], *names.values()):
-            found += missing
-            continue
+        where, names = f"{fleet}, {load}", {method: variant(fleet, load, method) for method in clock.METHODS}
         ends = {method: final(curves, name) for method, name in names.items()}
         slow = {method: seen(curves, name, "accuracy by tier", -1) for method, name in names.items()}
         turnout = {method: seen(curves, name, "turnout") for method, name in names.items()}
-        if fleet == EVEN:
+        if fleet == clock.EVEN:
             words = f"{where}: where devices are even, B and C are within {MARGIN:g} points of one another"
-            found.append(within(words, ends[C], ends[B], MARGIN, "points"))
-        elif fleet == TIERS:
+            yield within(words, ends[clock.C], ends[clock.B], MARGIN, "points")
+        elif fleet == clock.TIERS:
             lost = "a deadline at the median loses the slow tier's labels: FedAvg is below waiting for that tier"
+            yield better(f"{where}: {lost}", slow[clock.WAIT], slow[clock.FEDAVG], "points")
             kept = f"unless partial work counts: C is no worse for that tier than waiting, by {MARGIN:g} points"
+            yield better(f"{where}: {kept}", slow[clock.C], slow[clock.WAIT], "points", MARGIN)
             helps = "scheme C helps the tier that never finishes: above FedAvg there"
-            found += [
-                better(f"{where}: {lost}", slow[WAIT], slow[FEDAVG], "points"),
-                no_worse(f"{where}: {kept}", slow[C], slow[WAIT], MARGIN, "points"),
-                better(f"{where}: {helps}", slow[C], slow[FEDAVG], "points"),
-                better(f"{where}: and above scheme B there", slow[C], slow[B], "points"),
-                better(f"{where}: FedBuff is above waiting at equal time", ends[FEDBUFF], ends[WAIT], "points"),
-            ]
+            yield better(f"{where}: {helps}", slow[clock.C], slow[clock.FEDAVG], "points")
+            yield better(f"{where}: and above scheme B there", slow[clock.C], slow[clock.B], "points")
+            yield better(
+                f"{where}: FedBuff is above waiting at equal time", ends[clock.FEDBUFF], ends[clock.WAIT], "points"
+            )
         else:
-            for method in (TERNARY, BITS):
+            for method in (clock.TERNARY, clock.BITS):
                 words = f"{where}: {method} messages raise turnout"
-                found.append(better(words, turnout[method], turnout[FEDAVG], "points"))
+                yield better(words, turnout[method], turnout[clock.FEDAVG], "points")
             words = f"{where}: ternary messages are above whole ones at equal time"
-            found.append(better(words, ends[TERNARY], ends[FEDAVG], "points"))
-    return found
+            yield better(words, ends[clock.TERNARY], ends[clock.FEDAVG], "points")
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
@@ -194,4 +167,4 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
     return {"deadline.svg": sheet(drawn)} if drawn else {}
 
 
-STUDY = Study("deadline", __doc__, "global_accuracy", plan, rows, claims, pictures, look=look)
+STUDY = Study("deadline", __doc__, "global_accuracy", plan, rows, claims, look=look, pictures=pictures)

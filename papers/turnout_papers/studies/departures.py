@@ -7,8 +7,9 @@ of the two will have the smaller loss at a deadline, from the loss curve up to t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import correlation
 
 import numpy as np
@@ -18,9 +19,8 @@ from turnout.parts.membership.departure import Bounds, should_exclude
 from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.flexible import departure
 from turnout_papers.studies.claims import Claim, above, better, mean_over
-from turnout_papers.studies.drawing import band, picture, round_charts
 from turnout_papers.studies.published import TABLE_5
-from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
+from turnout_papers.studies.study import Chart, Curve, Curves, Part, ResultRow, Study, StudyPlan, row
 
 LEAVES = ("include", "exclude")
 CONSTANTS = ("D", "V", "gamma", "Gamma_l", "E", "noise")
@@ -84,9 +84,14 @@ def crossing(kept: Curve, out: Curve, tau: int, last: int) -> float:
     return float(kept.round_T[met_T][0] - tau + 1) if met_T.any() else float(last)
 
 
+def both(curves: Curves, spread: float, tau: int) -> dict[int, tuple[Curve, Curve]]:
+    """The curves of include and of exclude, by seed."""
+    kept, out = (curves.curves.get(variant(spread, tau, leave), {}) for leave in LEAVES)
+    return {seed: (kept[seed], out[seed]) for seed in kept if seed in out}
+
+
 def crossings(curves: Curves, spread: float, tau: int, size: DeparturesSize) -> dict[int, float]:
-    kept, out = (curves.curves[variant(spread, tau, leave)] for leave in LEAVES)
-    return {seed: crossing(kept[seed], out[seed], tau, size.after) for seed in kept}
+    return {seed: crossing(*pair, tau, size.after) for seed, pair in both(curves, spread, tau).items()}
 
 
 def excluding_pays(kept: Curve, out: Curve, tau: int, remaining: int) -> bool:
@@ -97,33 +102,33 @@ def excluding_pays(kept: Curve, out: Curve, tau: int, remaining: int) -> bool:
 
 def right(curves: Curves, spread: float, tau: int, size: DeparturesSize, choice: str) -> dict[int, float]:
     """Share of the deadlines at which a choice has the smaller test loss, by seed."""
-    kept, out = (curves.curves[variant(spread, tau, leave)] for leave in LEAVES)
-
-    def is_right(seed: int, remaining: int) -> bool:
-        decided = says_exclude(curves, spread, tau, seed, remaining) if choice == "decide" else choice == "exclude"
-        return decided == excluding_pays(kept[seed], out[seed], tau, remaining)
-
-    return {seed: float(np.mean([is_right(seed, x) for x in size.remaining])) for seed in kept}
+    found = {}
+    for seed, pair in both(curves, spread, tau).items():
+        says = [
+            says_exclude(curves, spread, tau, seed, x) if choice == "decide" else choice == "exclude"
+            for x in size.remaining
+        ]
+        pays = [excluding_pays(*pair, tau, x) for x in size.remaining]
+        found[seed] = float(np.mean(np.equal(says, pays)))
+    return found
 
 
 def says_exclude(curves: Curves, spread: float, tau: int, seed: int, remaining: int) -> bool:
     """What the crossing rule says for a deadline, from the recorded constants; without them, exclude."""
     name = variant(spread, tau, "decide")
-    known = {c: curves.more[f"decide_{c}"].curves.get(name, {}).get(seed) for c in CONSTANTS}
+    known = {c: curves.of(f"decide_{c}").curves.get(name, {}).get(seed) for c in CONSTANTS}
     values = {c: float(curve.value_T[-1]) for c, curve in known.items() if curve is not None and len(curve.value_T)}
     return len(values) < len(CONSTANTS) or should_exclude(Bounds(**values), tau, tau + remaining)
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    size, found = SIZES[scale], []
-    for spread in size.spreads:
-        for tau in size.taus:
-            case = f"({spread:g}, {spread:g}) τ0={tau}"
-            published = TABLE_5[spread].get(tau)
-            found.append(row(case, "rounds until they meet", crossings(curves, spread, tau, size), published))
-            for choice in (*LEAVES, "decide"):
-                found.append(row(case, f"{choice} is right", right(curves, spread, tau, size, choice)))
-    return found
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
+    size = SIZES[scale]
+    for spread, tau in product(size.spreads, size.taus):
+        case = f"({spread:g}, {spread:g}) τ0={tau}"
+        met = crossings(curves, spread, tau, size)
+        yield row(case, "rounds until they meet", met, TABLE_5[spread].get(tau))
+        for choice in (*LEAVES, "decide"):
+            yield row(case, f"{choice} is right", right(curves, spread, tau, size, choice))
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
@@ -136,46 +141,34 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float:
     return correlation(first, second) if min(len(set(first)), len(set(second))) > 1 else 0.0
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     size = SIZES[scale]
     met = {spread: [crossings(curves, spread, tau, size) for tau in size.taus] for spread in size.spreads}
-    seeds = met[size.spreads[0]][0].keys()
+    seeds = set.intersection(*(set(by_seed) for found in met.values() for by_seed in found))
     rank = mean_over(
-        [{seed: spearman(size.taus, [m[seed] for m in met[spread]]) for seed in seeds} for spread in size.spreads]
+        [{seed: spearman(size.taus, [m[seed] for m in met[spread]]) for seed in sorted(seeds)} for spread in met]
     )
+    yield above("the round in which include and exclude meet grows with τ0 (Spearman)", rank)
     low, high = size.spreads[0], size.spreads[-1]
-    shares = {c: mean_over([right(curves, s, tau, size, c) for s in size.spreads for tau in size.taus])
-              for c in (*LEAVES, "decide")}  # fmt: skip
+    claim = f"they meet later on ({high:g}, {high:g}) than on ({low:g}, {low:g})"
+    yield better(claim, mean_over(met[high]), mean_over(met[low]), "rounds")
+    cases = list(product(size.spreads, size.taus))
+    shares = {c: mean_over([right(curves, *one, size, c) for one in cases]) for c in (*LEAVES, "decide")}
     fixed = max(LEAVES, key=lambda choice: sum(shares[choice].values()))
     listed = ", ".join(map(str, size.remaining))
-    return [
-        above("the round in which include and exclude meet grows with τ0 (Spearman)", rank),
-        better(
-            f"they meet later on ({high:g}, {high:g}) than on ({low:g}, {low:g})",
-            mean_over(met[high]), mean_over(met[low]), "rounds",
-        ),
-        better(
-            f"T - τ0 = {listed}: decide is right more often than the better fixed choice ({fixed})",
-            shares["decide"], shares[fixed],
-        ),
-    ]  # fmt: skip
+    claim = f"T - τ0 = {listed}: decide is right more often than the better fixed choice ({fixed})"
+    yield better(claim, shares["decide"], shares[fixed])
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
-    """Table 5 over τ0; Figure 4 right: test losses around the departure."""
-    size = SIZES[scale]
-    series = [
-        band(f"({s:g}, {s:g})", size.taus, [crossings(curves, s, tau, size) for tau in size.taus], i)
-        for i, s in enumerate(size.spreads)
-    ]
-    charts = [("rounds until include and exclude meet", "τ0, the round of the departure", series)]
+def figures(scale: str) -> dict[str, list[Chart]]:
+    """Figure 4 right: test losses around the departure."""
+    size, charts = SIZES[scale], []
     tau = size.taus[len(size.taus) // 2]
-    losses = {
-        f"({s:g}, {s:g}), a departure in round {tau}: test loss": {leave: variant(s, tau, leave) for leave in LEAVES}
-        for s in size.spreads
-    }
-    return {"table5.svg": picture(charts), "figure4.svg": picture(round_charts(curves, losses))}
+    for s in size.spreads:
+        lines = {leave: variant(s, tau, leave) for leave in LEAVES}
+        charts.append(Chart(f"({s:g}, {s:g}), a departure in round {tau}: test loss", lines, unit="number"))
+    return {"figure4.svg": charts}
 
 
 MORE = tuple(f"decide_{name}" for name in CONSTANTS)
-STUDY = Study("departures", __doc__, "global_loss", plan, rows, claims, pictures, MORE)
+STUDY = Study("departures", __doc__, "global_loss", plan, rows, claims, figures, MORE)

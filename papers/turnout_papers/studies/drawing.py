@@ -10,18 +10,16 @@ from numpy.typing import NDArray
 
 from turnout.running.charts.lines import Series, line_chart
 from turnout.running.charts.svg import HEIGHT, WIDTH, sheet, text
-from turnout.running.charts.units import Unit
 from turnout_papers.studies.claims import BySeed
-from turnout_papers.studies.study import Curve, Curves
+from turnout_papers.studies.study import Curve, Curves, Study
 
-Chart = tuple[str, str, Sequence[Series]]  # title, what is on the x axis, lines
 WAYS = ("bytes_up", "bytes_down")  # the columns that a study of bytes lists in `more`
 
 
-def band(name: str, x: Sequence[float], values: Sequence[BySeed], colour: int, factor: float = 1.0) -> Series:
+def band(name: str, x: Sequence[float], values: Sequence[BySeed], colour: int) -> Series:
     """A line through the means over seeds, with a band of one standard deviation either side."""
-    mean = np.array([np.mean(list(v.values())) for v in values]) * factor
-    deviation = np.array([np.std(list(v.values()), ddof=1) if len(v) > 1 else 0.0 for v in values]) * factor
+    mean = np.array([np.mean(list(v.values())) for v in values])
+    deviation = np.array([np.std(list(v.values()), ddof=1) if len(v) > 1 else 0.0 for v in values])
     return Series(name, np.asarray(x, np.float64), mean, colour, mean - deviation, mean + deviation)
 
 
@@ -41,12 +39,23 @@ def over_rounds(curves: Curves, variants: Mapping[str, str], change: Callable[[f
     return found
 
 
-def round_charts(
-    curves: Curves, charts: Mapping[str, Mapping[str, str]], change: Callable[[float], float] = float
-) -> list[Chart]:
-    """A chart over the rounds for each title, of those of its variants that were run; none where none was."""
-    there = {title: curves.those_run(variants) for title, variants in charts.items()}
-    return [(title, "round", over_rounds(curves, variants, change)) for title, variants in there.items() if variants]
+def draw(study: Study, scale: str, curves: Curves) -> dict[str, str]:
+    """The study's pictures as SVG documents by file name; of charts, those of which a variant was run."""
+    found = {}
+    for name, charts in study.figures(scale).items():
+        drawn = []
+        for chart in charts:
+            measured = curves if chart.metric is None else curves.of(chart.metric)
+            lines = {label: variant for label, variant in chart.lines.items() if measured.has(variant)}
+            if lines and chart.bytes:
+                drawn.append(bytes_chart(curves, chart.title, lines))
+            elif lines:
+                series = over_rounds(measured, lines, chart.change)
+                log_y = True if chart.log else None  # None: decided by the values
+                drawn.append(line_chart(series, chart.title, "round", chart.unit, log_x=chart.log, log_y=log_y))
+        if drawn:
+            found[name] = sheet(drawn)
+    return found | study.pictures(scale, curves)
 
 
 def matrix(value_KK: NDArray[np.float64], title: str, size: int) -> str:
@@ -75,39 +84,24 @@ def matrix(value_KK: NDArray[np.float64], title: str, size: int) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}">{words}{squares}{lines}</svg>'
 
 
-def picture(charts: Sequence[Chart], unit: Unit = "number", log: bool = False) -> str:
-    """Several charts as one SVG document."""
-    log_y = True if log else None  # None: decided by the values
-    return sheet([line_chart(series, title, x, unit, log_x=log, log_y=log_y) for title, x, series in charts])
-
-
-def one_picture(name: str, charts: Sequence[Chart], unit: Unit = "number", log: bool = False) -> dict[str, str]:
-    """The charts as a file with a name; none where there is nothing to draw."""
-    return {name: picture(charts, unit, log)} if charts else {}
-
-
 # -- bytes
 
 
 def spent(curves: Curves, variant: str, ways: tuple[str, ...] = WAYS) -> dict[int, NDArray[np.float64]]:
     """The bytes that each seed's run had sent after each round, both ways together or one of them."""
-    found = [curves.more[way].curves[variant] for way in ways]
+    found = [curves.of(way).curves.get(variant, {}) for way in ways]
     return {seed: np.cumsum(sum(way[seed].value_T for way in found)) for seed in found[0]}
 
 
-def total(curves: Curves, variant: str, ways: tuple[str, ...] = WAYS) -> dict[int, float]:
-    """The bytes of each seed's whole run."""
-    return {seed: float(spent_T[-1]) for seed, spent_T in spent(curves, variant, ways).items()}
-
-
 def megabytes(curves: Curves, variant: str, ways: tuple[str, ...] = WAYS) -> dict[int, float]:
-    return {seed: bytes_ / 1e6 for seed, bytes_ in total(curves, variant, ways).items()}
+    """Of each seed's whole run."""
+    return {seed: float(spent_T[-1]) / 1e6 for seed, spent_T in spent(curves, variant, ways).items()}
 
 
 def times_fewer(curves: Curves, dense: str, other: str, beyond: float = 0.0) -> dict[int, float]:
     """How many times fewer bytes (beyond a number) a run sent than one with whole messages, by seed."""
-    ours, theirs = total(curves, other), total(curves, dense)
-    return {seed: theirs[seed] / ours[seed] - beyond for seed in ours if seed in theirs}
+    ours, theirs = spent(curves, other), spent(curves, dense)
+    return {seed: float(theirs[seed][-1]) / float(ours[seed][-1]) - beyond for seed in ours if seed in theirs}
 
 
 def reached(curve: Curve, spent_T: NDArray[np.float64], target: float) -> tuple[float, float]:

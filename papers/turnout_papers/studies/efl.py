@@ -13,15 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import turnout as to
 import turnout.models as models
+from turnout import SGD, Algorithm, Evaluate, Experiment, Local, World
 from turnout.data import CIFAR10, EMNIST, MNIST, Characters, Digits, Equal, Pareto, Sentences, Synthetic
 from turnout.data.partition import IID, Classes, Dirichlet, Natural, Partition
-from turnout.experiment import Algorithm, DataSpec, Evaluate, Experiment, Model, World
-from turnout.parts.compression.ternary import SparseTernary
-from turnout.parts.local import Local
-from turnout.parts.optimizers import SGD
+from turnout.experiment import DataSpec, Model
 from turnout.parts.selection import Everyone, Fraction, Selection
-from turnout.parts.terms.elastic import Elastic
 from turnout.parts.weighting import ByWork
 from turnout.settings import InProcess
 from turnout.tasks import Classification, NextCharacter, TaskSpec
@@ -177,7 +175,7 @@ class EFLSize:
 
 def efl(setting: EFLSetting, strength: float | None = None) -> dict[str, Any]:
     """The two halves of EFL: scheme C and the elastic term, with the setting's λ or another."""
-    term = Elastic(setting.strength if strength is None else strength, samples=setting.fisher)
+    term = to.terms.Elastic(setting.strength if strength is None else strength, samples=setting.fisher)
     return {"weighting": ByWork(), "terms": (term,)}
 
 
@@ -185,7 +183,7 @@ def methods(setting: EFLSetting) -> dict[str, dict[str, Any]]:
     """The algorithms that are compared: what each has beside the local training that all share."""
     keep = 0.1 if setting.data == "digits" else 0.01
     ours = efl(setting)
-    return METHODS | {"EFL": ours, "EFL ternary": ours | {"compression": SparseTernary(keep)}}
+    return METHODS | {"EFL": ours, "EFL ternary": ours | {"compression": to.compression.SparseTernary(keep)}}
 
 
 def methods_notes(settings: Sequence[EFLSetting]) -> list[str]:

@@ -7,14 +7,14 @@ The paper has curves and no numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from turnout.experiment import Experiment
 from turnout_papers.studies.claims import Claim, either
-from turnout_papers.studies.drawing import picture, round_charts
 from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SHRUNK, SMALL, EFLSetting, EFLSize, efl, spread
 from turnout_papers.studies.study import (
     TUNING_SEEDS,
+    Chart,
     Curves,
     Part,
     ResultRow,
@@ -22,7 +22,6 @@ from turnout_papers.studies.study import (
     StudyPlan,
     choose,
     last_fifth,
-    row,
 )
 
 CHOSEN = "best"
@@ -95,43 +94,33 @@ def pair(setting: EFLSetting, epochs: int) -> dict[str, str]:
     return {"λ = 0": variant(setting, epochs, "0"), "best λ": variant(setting, epochs, CHOSEN)}
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for setting, epochs in SIZES[scale].cases():
-        label, names = case(setting, epochs), pair(setting, epochs)
-        strength = chosen(scale, setting, epochs, curves)
-        if strength is None or not curves.has(*names.values()):
-            found.append(row(label, "accuracy λ = 0", None))
-            continue
-        found.append(ResultRow(label, "chosen λ", f"{strength:g}", None, 0, None))
+        label, strength = case(setting, epochs), chosen(scale, setting, epochs, curves)
+        if strength is not None:
+            yield ResultRow(label, "chosen λ", f"{strength:g}", None, 0, None)
         for what, number in (("accuracy", last_fifth), ("spread", spread)):
-            found += [curves.row(label, f"{what} {words}", name, number) for words, name in names.items()]
-    return found
+            for words, name in pair(setting, epochs).items():
+                yield curves.row(label, f"{what} {words}", name, number)
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    found = []
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     for setting, epochs in SIZES[scale].cases():
         claim = f"{case(setting, epochs)}, non-IID: the best λ has higher final accuracy, or lower spread, than λ = 0"
         without, with_it = pair(setting, epochs).values()
-        if curves.has(without, with_it):
-            higher = curves.better("higher accuracy", with_it, without, last_fifth)
-            found.append(either(claim, [higher, curves.better("lower spread", without, with_it, spread)]))
-        else:
-            found += curves.undecided(
-                [claim], without, *(variant(setting, epochs, strength) for strength in SIZES[scale].strengths)
-            )
-    return found
+        higher = curves.better("higher accuracy", with_it, without, last_fifth)
+        yield either(claim, [higher, curves.better("lower spread", without, with_it, spread)])
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
+def figures(scale: str) -> dict[str, list[Chart]]:
     """Figure 2: test accuracy above, training loss below."""
-    names = {case(setting, epochs): pair(setting, epochs) for setting, epochs in SIZES[scale].cases()}
-    above = round_charts(curves, {f"{label}: accuracy": own for label, own in names.items()})
-    if not above:
-        return {}
-    below = round_charts(curves.of("train_loss"), {f"{label}: training loss": own for label, own in names.items()})
-    return {"figure2-accuracy.svg": picture(above, "percent"), "figure2-loss.svg": picture(below)}
+    lines = {case(setting, epochs): pair(setting, epochs) for setting, epochs in SIZES[scale].cases()}
+    return {
+        "figure2-accuracy.svg": [Chart(f"{label}: accuracy", own) for label, own in lines.items()],
+        "figure2-loss.svg": [
+            Chart(f"{label}: training loss", own, "train_loss", "number") for label, own in lines.items()
+        ],
+    }
 
 
-STUDY = Study("elastic", __doc__, "global_accuracy", plan, rows, claims, pictures, ("train_loss",), then=judged)
+STUDY = Study("elastic", __doc__, "global_accuracy", plan, rows, claims, figures, ("train_loss",), then=judged)

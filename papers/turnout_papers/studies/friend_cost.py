@@ -6,13 +6,13 @@ The paper's two thresholds, Θ_t and ½ Θ_t, are above 1, where they drop no cl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from turnout.parts.substitution.friends import Candidates, Friends
 from turnout_papers.recipes.friends import DropoutSetting, dropout_experiment
 from turnout_papers.studies.claims import Claim
-from turnout_papers.studies.drawing import line_chart, over_rounds, sheet
-from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, last_fifth, row
+from turnout_papers.studies.study import Chart, Curve, Curves, Part, ResultRow, Study, StudyPlan, last_fifth
 
 ALPHA = 0.5
 MARGIN = 1.0  # points of accuracy
@@ -58,8 +58,7 @@ def plan(scale: str) -> StudyPlan:
         "Θ_t with p = .05, β = .25, B_max = 3, δ_f = 0, of which the paper gives none, and T the rounds of the run; a "
         "client is judged after three rounds in common",
     ]
-    shrunk = "shrunk as study `friends`: Digits instead of CIFAR-10"
-    return StudyPlan(parts, notes if scale == "paper" else [shrunk, *notes])
+    return StudyPlan.at(scale, parts, notes, "as study `friends`: Digits instead of CIFAR-10")
 
 
 def pairs_in_the_end(curve: Curve) -> float:
@@ -67,42 +66,33 @@ def pairs_in_the_end(curve: Curve) -> float:
     return curve.end(5).mean()
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for compared in SIZES[scale]:
         for name in (compared.variant(theta_scale) for theta_scale in (None, *compared.scales)):
-            if curves.has(name):
-                found.append(curves.of(PAIRS).row(name, "comparisons a round", name, pairs_in_the_end))
-                found.append(curves.row(name, "accuracy", name, last_fifth))
-            else:
-                found.append(row(name, "comparisons a round", None))
-    return found
+            yield curves.of(PAIRS).row(name, "comparisons a round", name, pairs_in_the_end)
+            yield curves.row(name, "accuracy", name, last_fifth)
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    found = []
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     for compared in SIZES[scale]:
         plain = compared.variant(None)
         for theta_scale in compared.scales:
             label, reduced = f"{compared.name}, theta_scale {theta_scale}", compared.variant(theta_scale)
             claim = f"{label}: accuracy is no worse by more than {MARGIN:g} point"
-            found.append(curves.better(claim, reduced, plain, last_fifth, margin=MARGIN))
+            yield curves.better(claim, reduced, plain, last_fifth, margin=MARGIN)
             pairs, claim = curves.of(PAIRS), f"{label}: comparisons fall"
-            found.append(pairs.better(claim, plain, reduced, pairs_in_the_end, "pairs a round"))
-    return found
+            yield pairs.better(claim, plain, reduced, pairs_in_the_end, "pairs a round")
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
+def figures(scale: str) -> dict[str, list[Chart]]:
     """Figure 4: comparisons per round, and accuracy, over the rounds."""
-    drawn = []
+    charts = []
     for compared in SIZES[scale]:
-        names = {WITHOUT: compared.variant(None)}
-        names |= {f"theta_scale {s}": compared.variant(s) for s in compared.scales}
-        if curves.has(*names.values()):
-            pairs = over_rounds(curves.of(PAIRS), names)
-            drawn.append(line_chart(pairs, f"{compared.name}: comparisons a round", "round", "number"))
-            drawn.append(line_chart(over_rounds(curves, names), f"{compared.name}: accuracy", "round", "percent"))
-    return {"figure4.svg": sheet(drawn)}
+        lines = {WITHOUT: compared.variant(None)}
+        lines |= {f"theta_scale {s}": compared.variant(s) for s in compared.scales}
+        charts.append(Chart(f"{compared.name}: comparisons a round", lines, PAIRS, "number"))
+        charts.append(Chart(f"{compared.name}: accuracy", lines))
+    return {"figure4.svg": charts}
 
 
-STUDY = Study("friend-cost", __doc__, "global_accuracy", plan, rows, claims, pictures, (PAIRS,))
+STUDY = Study("friend-cost", __doc__, "global_accuracy", plan, rows, claims, figures, (PAIRS,))

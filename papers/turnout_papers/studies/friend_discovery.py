@@ -6,25 +6,25 @@ are cluster mates; and the substitution error |e_t|² of each method, for which 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from turnout.errors import UserError
-from turnout.experiment import Experiment
+from turnout import Evaluate, Experiment, Run, UserError
 from turnout.machine.checksums import load_tensors
 from turnout.parts.substitution.friends import similarity
 from turnout.running.records.checkpoint import NAME, start_over
-from turnout.running.result import Run
-from turnout.settings import Evaluate
 from turnout.types import unflatten
 from turnout_papers.recipes.friends import METHODS, DropoutSetting, dropout_experiment
 from turnout_papers.studies.claims import Claim, above, better
-from turnout_papers.studies.drawing import Chart, band, matrix, picture, sheet
+from turnout_papers.studies.drawing import matrix, sheet
 from turnout_papers.studies.friends import ALPHAS, SIZES
-from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, last_fifth, row
+from turnout_papers.studies.study import Chart, Curve, Curves, Look, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 MATES = 4  # clients of a cluster
 COMPARED = ("Dropout", "Stale", "FDMS")
 PREFIX = "substitution/"
+ERROR, MATCHED = "substitution_error", "own_cluster"  # columns of the records
 
 
 def cases(scale: str) -> list[tuple[str, float]]:
@@ -52,15 +52,12 @@ def plan(scale: str) -> StudyPlan:
         "every method has its own trajectory, so errors are compared between runs, not between sums of one round",
         "stand-ins: how much of the missing shares goes to the missing client's own cluster",
     ]
-    shrunk = f"shrunk as study `friends`: Digits, {size.rounds.get('Digits')} rounds"
-    return StudyPlan(parts, notes if scale == "paper" else [shrunk, *notes])
+    shrunk = f"as study `friends`: Digits, {size.rounds.get('Digits')} rounds"
+    return StudyPlan.at(scale, parts, notes, shrunk)
 
 
 def look(run: Run) -> Look:
-    """The records' columns, and the similarity matrix in the checkpoint."""
-    with run.records() as records:
-        columns = {name: records.curve(name)[1] for name in ("substitution_error", "own_cluster")}
-    columns["substitution_error"] = columns["substitution_error"][1:]  # no client is missing in the first round
+    """The similarity matrix in the checkpoint."""
     checkpoint = run.folder / NAME
     if not checkpoint.is_file():
         raise UserError(
@@ -68,9 +65,7 @@ def look(run: Run) -> Look:
         )
     tensors, _ = load_tensors(checkpoint, start_over(run.folder))
     state = unflatten({n.removeprefix(PREFIX): v for n, v in tensors.items() if n.startswith(PREFIX)}, {})
-    if "pairs" in state:
-        columns["similarity"] = similarity(state)[1].double().numpy()
-    return columns
+    return {"similarity": similarity(state)[1].double().numpy()} if "pairs" in state else {}
 
 
 def mean_similarity(look: Look, within: bool) -> float:
@@ -80,74 +75,56 @@ def mean_similarity(look: Look, within: bool) -> float:
     return float(np.nanmean(look["similarity"][(mates == within) & ~np.eye(len(cluster), dtype=bool)]))
 
 
-def own_cluster(look: Look) -> float:
-    return float(look["own_cluster"].mean())
+def error(curve: Curve) -> float:
+    return curve.mean(after=0)  # no client is missing in the first round
 
 
-def error(look: Look) -> float:
-    return float(look["substitution_error"].mean())
-
-
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for data, alpha in cases(scale):
         names = variants(data, alpha)
-        if not curves.has(*names.values()):
-            found.append(row(DropoutSetting(data).case(alpha), "similarity within clusters", None))
-            continue
         fdms = names["FDMS"]
         for words, within in (("similarity within clusters", True), ("between clusters", False)):
-            found.append(row(fdms, words, similarities(curves, fdms, within)))
+            yield row(fdms, words, similarities(curves, fdms, within))
         for name in reversed(names.values()):
-            found.append(row(name, "stand-ins from the own cluster", curves.seen(name, own_cluster)))
-            found.append(row(name, "substitution error", curves.seen(name, error)))
-            found.append(curves.row(name, "accuracy", name, last_fifth))
-    return found
+            yield curves.of(MATCHED).row(name, "stand-ins from the own cluster", name, Curve.mean)
+            yield curves.of(ERROR).row(name, "substitution error", name, error)
+            yield curves.row(name, "accuracy", name, last_fifth)
 
 
 def similarities(curves: Curves, name: str, within: bool) -> dict[int, float]:
     return curves.seen(name, lambda look: mean_similarity(look, within))
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    found = []
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     for data, alpha in cases(scale):
         label, names = DropoutSetting(data).case(alpha), variants(data, alpha)
-        words = [
-            f"{label}: similarity within clusters is above similarity between them",
-            f"{label}: most stand-ins are cluster mates",
-            f"{label}: the substitution error is smaller under FDMS than under Dropout",
-            f"{label}: the substitution error is smaller under FDMS than under Stale",
-        ]
         fdms = names["FDMS"]
-        found += curves.undecided(words, *names.values()) or [
-            better(words[0], similarities(curves, fdms, True), similarities(curves, fdms, False)),
-            above(words[1], curves.seen(fdms, lambda look: own_cluster(look) - 0.5), unit="above one half"),
-            better(words[2], curves.seen(names["Dropout"], error), curves.seen(fdms, error)),
-            better(words[3], curves.seen(names["Stale"], error), curves.seen(fdms, error)),
-        ]
-    return found
+        inside, between = (similarities(curves, fdms, within) for within in (True, False))
+        yield better(f"{label}: similarity within clusters is above similarity between them", inside, between)
+        mates = curves.of(MATCHED).each(fdms, lambda curve: curve.mean() - 0.5)
+        yield above(f"{label}: most stand-ins are cluster mates", mates, unit="above one half")
+        for other in ("Dropout", "Stale"):
+            claim = f"{label}: the substitution error is smaller under FDMS than under {other}"
+            yield curves.of(ERROR).better(claim, names[other], fdms, error, unit="")
+
+
+def figures(scale: str) -> dict[str, list[Chart]]:
+    """The substitution error over the rounds."""
+    lines = {DropoutSetting(data).case(alpha): variants(data, alpha) for data, alpha in cases(scale)}
+    charts = [Chart(f"{label}: substitution error", own, ERROR, "number") for label, own in lines.items()]
+    return {"substitution-error.svg": charts}
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
-    """Figure 3, and the substitution error over the rounds."""
-    squares: list[str] = []
-    charts: list[Chart] = []
+    """Figure 3, of the first seed."""
+    squares = []
     for data, alpha in cases(scale):
-        label, names = DropoutSetting(data).case(alpha), variants(data, alpha)
-        if not curves.has(*names.values()):
-            continue
-        first = min(curves.looks[names["FDMS"]])
-        seen = curves.looks[names["FDMS"]][first]["similarity"]
-        squares.append(matrix(seen, f"{label}: similarity, seed {first}", MATES))
-        lines = []
-        for i, (method, name) in enumerate(names.items()):
-            by_seed = {seed: look["substitution_error"] for seed, look in curves.looks[name].items()}
-            rounds = range(min(len(values) for values in by_seed.values()))
-            values = [{seed: float(v[k]) for seed, v in by_seed.items()} for k in rounds]
-            lines.append(band(method, [float(k + 2) for k in rounds], values, i))
-        charts.append((f"{label}: substitution error", "round", lines))
-    return {"similarity.svg": sheet(squares), "substitution-error.svg": picture(charts)}
+        for seed, seen in [*curves.looks.get(variants(data, alpha)["FDMS"], {}).items()][:1]:
+            title = f"{DropoutSetting(data).case(alpha)}: similarity, seed {seed}"
+            squares.append(matrix(seen["similarity"], title, MATES))
+    return {"similarity.svg": sheet(squares)} if squares else {}
 
 
-STUDY = Study("friend-discovery", __doc__, "global_accuracy", plan, rows, claims, pictures, look=look)
+STUDY = Study(
+    "friend-discovery", __doc__, "global_accuracy", plan, rows, claims, figures, (ERROR, MATCHED), look, None, pictures
+)

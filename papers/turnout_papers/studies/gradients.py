@@ -8,10 +8,12 @@ Figure 3 a, come from the same runs.)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
+
 from turnout_papers.studies.claims import Claim
-from turnout_papers.studies.drawing import over_rounds, picture, round_charts
 from turnout_papers.studies.personal import METHODS, SHRUNK, SIZES, experiments
-from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, row
+from turnout_papers.studies.study import Chart, Curve, Curves, Part, ResultRow, Study, StudyPlan
 
 LAYERS = {
     "first layer W": {"digits": "linear1.weight", "CIFAR": "conv1.weight"},
@@ -49,51 +51,33 @@ def ratio(curve: Curve) -> float:
     return curve.end(10).mean() / first_tenth(curve)
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
-    for layer in LAYERS:
-        for method in METHODS:
-            if not curves.has(method):
-                found.append(row(layer, f"{method} ratio", None))
-                continue
-            found.append(curves.of(column(layer, scale)).row(layer, f"{method} ratio", method, ratio))
-            for who in WHO[1:]:
-                words = f"{method} at first,{who.replace('_', ' ')}"
-                found.append(curves.of(column(layer, scale, who)).row(layer, words, method, first_tenth))
-    return found
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
+    for layer, method in product(LAYERS, METHODS):
+        yield curves.of(column(layer, scale)).row(layer, f"{method} ratio", method, ratio)
+        for who in WHO[1:]:
+            words = f"{method} at first,{who.replace('_', ' ')}"
+            yield curves.of(column(layer, scale, who)).row(layer, words, method, first_tenth)
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     ours, theirs = METHODS[:2]
-    return [
-        curves.of(column(layer, scale)).better(
-            f"{layer}: {ours}'s last-tenth to first-tenth ratio of gradient magnitude is smaller than {theirs}'s",
-            theirs,
-            ours,
-            ratio,
-            unit="",
-        )
+    for layer in LAYERS:
+        claim = f"{layer}: {ours}'s last-tenth to first-tenth ratio of gradient magnitude is smaller than {theirs}'s"
+        yield curves.of(column(layer, scale)).better(claim, theirs, ours, ratio, unit="")
+
+
+def figures(scale: str) -> dict[str, list[Chart]]:
+    """Figure 7: magnitude over rounds by layer; Figure 3 (a): participants' accuracy before and after training."""
+    lines = {method: method for method in METHODS}
+    magnitudes = [
+        Chart(f"{layer},{who.replace('_', ' ')} clients", lines, column(layer, scale, who), "number")
+        for who in WHO[1:]
         for layer in LAYERS
     ]
-
-
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
-    """Figure 7: magnitude over rounds by layer; Figure 3 (a): participants' accuracy before and after training."""
-    if not curves.has(*METHODS):
-        return {}
-    charts = []
-    for who in WHO[1:]:
-        for layer in LAYERS:
-            names = {f"{layer},{who.replace('_', ' ')} clients": {method: method for method in METHODS}}
-            charts += round_charts(curves.of(column(layer, scale, who)), names)
-    drop = []
-    for method in METHODS:
-        times = ("before", "after")
-        lines = [over_rounds(curves.of(f"{t}_accuracy"), {f"{t} training": method})[0] for t in times]
-        drop.append((f"{method}: accuracy of participants", "round", lines))
-    return {"figure7.svg": picture(charts), "figure3a.svg": picture(drop, "percent")}
+    drop = [Chart(f"accuracy of participants {t} training", lines, f"{t}_accuracy") for t in ("before", "after")]
+    return {"figure7.svg": magnitudes, "figure3a.svg": drop}
 
 
 COLUMNS = sorted({f"gradient_{name}{who}" for names in LAYERS.values() for name in names.values() for who in WHO})
 MORE = (*COLUMNS, "before_accuracy", "after_accuracy")
-STUDY = Study("gradients", __doc__, "personal_accuracy", plan, rows, claims, pictures, MORE)
+STUDY = Study("gradients", __doc__, "personal_accuracy", plan, rows, claims, figures, MORE)

@@ -9,7 +9,7 @@ a user's own labels, averaged over the rounds as in Table 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,12 +18,18 @@ from turnout.data import Dip
 from turnout.running.result import Run
 from turnout_papers.recipes.labels import READINGS, ROUNDS, USERS, reading, three_users
 from turnout_papers.studies.claims import Claim, above, better, difference, mean_over
-from turnout_papers.studies.drawing import Series, band, line_chart, picture, round_charts, sheet
+from turnout_papers.studies.drawing import band, line_chart, sheet
 from turnout_papers.studies.published import TABLE_3_LABELS, TABLE_4_LABELS
-from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, row
+from turnout_papers.studies.study import Chart, Curves, Look, Part, ResultRow, Study, StudyPlan, row
 
 PERMUTED, DISTILLED = "literal, labels permuted", "distilled"
 DIPS = {"User_2": 10, "User_1": 8}  # Figure 2: the iterations the paper's text speaks of
+COSTS = {  # column of the records, factor
+    "s an epoch": ("epoch_seconds", 1.0),
+    "ms an inference": ("inference_seconds", 1000.0),
+    "scores, kB a round": ("bytes", 0.001),
+    "weights, kB a round": ("weight_bytes", 0.001),
+}
 LOCAL, GLOBAL, TAUGHT = "local_accuracy", "consensus_accuracy", "distilled_accuracy"
 
 
@@ -125,131 +131,88 @@ def fall(scale: str, curves: Curves, user: str, name: str) -> dict[int, float]:
     return difference(curves.seen("average", there), curves.seen(dipped(user), there))
 
 
-# -- rows
+# -- rows, claims, pictures
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for name in (*READINGS, PERMUTED):
         for user in USERS:
-            found += _increase_rows(curves, f"{name}, {user}", name, user, TABLE_3_LABELS[user])
-        last = curves.row(f"{name}, all four labels", "global, last round", name, lambda c: 100 * float(c.value_T[-1]))
-        found.append(last)
+            yield from _increase_rows(curves, f"{name}, {user}", name, user, TABLE_3_LABELS[user])
+        last = curves.each(name, lambda c: 100 * float(c.value_T[-1]))
+        yield row(f"{name}, all four labels", "global, last round", last)
     for user in USERS:  # what a user's own earlier rounds gain, without the other users
-        found += _increase_rows(curves, alone(user), alone(user), user)
+        yield from _increase_rows(curves, alone(user), alone(user), user)
     for user in DIPS:
-        known = curves.has("average", dipped(user))
-        for word, name in (("local falls by", LOCAL), ("global falls by", GLOBAL)):
-            found.append(row(dipped(user), word, fall(scale, curves, user, name) if known else None))
+        yield row(dipped(user), "local falls by", fall(scale, curves, user, LOCAL))
+        yield row(dipped(user), "global falls by", fall(scale, curves, user, GLOBAL))
     for user in USERS:
-        case = f"{DISTILLED}, {user}"
-        if not curves.has("average", DISTILLED):
-            found.append(row(case, "own model", None))
-            continue
         before, taught = points(curves, "average", LOCAL, user), points(curves, DISTILLED, TAUGHT, user)
-        found += [row(case, "local", before), row(case, "own model", taught)]
-        found.append(row(case, "increase", difference(taught, before)))
-    costs = {"s an epoch": ("epoch_seconds", 1.0), "ms an inference": ("inference_seconds", 1000.0)}
-    if not curves.has("average"):
-        return found + [row("cost", name, None, TABLE_4_LABELS[name]) for name in costs]
-    for name, (column, factor) in costs.items():
-        found.append(row("cost", name, curves.seen("average", mean_of(column, factor)), TABLE_4_LABELS[name]))
-    for name, column in (("scores, kB a round", "bytes"), ("weights, kB a round", "weight_bytes")):
-        sent = {seed: value / 1000 for seed, value in curves.seen("average", mean_of(column)).items()}
-        found.append(row("cost", name, sent))
-    return found
+        yield row(f"{DISTILLED}, {user}", "local", before)
+        yield row(f"{DISTILLED}, {user}", "own model", taught)
+        yield row(f"{DISTILLED}, {user}", "increase", difference(taught, before))
+    for name, (column, factor) in COSTS.items():
+        yield row("cost", name, curves.seen("average", mean_of(column, factor)), TABLE_4_LABELS.get(name))
 
 
 def _increase_rows(
     curves: Curves, case: str, variant: str, user: str, published: tuple[float, float] | None = None
-) -> list[ResultRow]:
+) -> Iterator[ResultRow]:
     """A user's local and global accuracy, and the difference."""
     local, shared = published or (None, None)
-    if not curves.has(variant):
-        missing = row(case, "global", None, shared)
-        return [row(case, "local", None, local), missing] if published else [missing]
     ours, theirs = (points(curves, variant, column, user) for column in (LOCAL, GLOBAL))
     increase = round(published[1] - published[0], 2) if published else None
-    return [
-        row(case, "local", ours, local),
-        row(case, "global", theirs, shared),
-        row(case, "increase", difference(theirs, ours), increase),
-    ]
+    yield row(case, "local", ours, local)
+    yield row(case, "global", theirs, shared)
+    yield row(case, "increase", difference(theirs, ours), increase)
 
 
-# -- claims
-
-
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    words = {user: f"{user}: the global update's accuracy is above the local one" for user in USERS}
-    most = "the user with two overlapping labels (User_2) gains most"
-    found = curves.undecided([*words.values(), most], "average")
-    if not found:
-        gains = {
-            user: difference(points(curves, "average", GLOBAL, user), points(curves, "average", LOCAL, user))
-            for user in USERS
-        }
-        others = {seed: max(gains["User_1"][seed], gains["User_3"][seed]) for seed in gains["User_1"]}
-        found = [above(words[user], gains[user], unit="points") for user in USERS]
-        found.append(better(most, gains["User_2"], others, "points"))
-
-    claim = "a dip (User_2 trained once on 5 % of its data) lowers the global accuracy less than the local one"
-    found += curves.undecided([claim], "average", dipped("User_2")) or [
-        better(claim, fall(scale, curves, "User_2", LOCAL), fall(scale, curves, "User_2", GLOBAL), "points")
-    ]
-    leaks = {
-        "the literal reading's global accuracy is higher than the average's, mean over users": "average",
-        "it comes from the public labels: permute them and it falls": PERMUTED,
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
+    gains = {
+        user: difference(points(curves, "average", GLOBAL, user), points(curves, "average", LOCAL, user))
+        for user in USERS
     }
-    found += curves.undecided(list(leaks), "average", "literal", PERMUTED) or [
-        better(claim, over_users(curves, "literal", GLOBAL), over_users(curves, other, GLOBAL), "points")
-        for claim, other in leaks.items()
-    ]
+    for user in USERS:
+        yield above(f"{user}: the global update's accuracy is above the local one", gains[user], unit="points")
+    others = {seed: max(gains["User_1"][seed], gains["User_3"][seed]) for seed in gains["User_1"]}
+    yield better("the user with two overlapping labels (User_2) gains most", gains["User_2"], others, "points")
+    claim = "a dip (User_2 trained once on 5 % of its data) lowers the global accuracy less than the local one"
+    yield better(claim, fall(scale, curves, "User_2", LOCAL), fall(scale, curves, "User_2", GLOBAL), "points")
+    literal = over_users(curves, "literal", GLOBAL)
+    claim = "the literal reading's global accuracy is higher than the average's, mean over users"
+    yield better(claim, literal, over_users(curves, "average", GLOBAL), "points")
+    claim = "it comes from the public labels: permute them and it falls"
+    yield better(claim, literal, over_users(curves, PERMUTED, GLOBAL), "points")
     claim = "distillation raises clients' accuracy on unseen data, mean over users"
-    return found + (
-        curves.undecided([claim], "average", DISTILLED)
-        or [better(claim, over_users(curves, DISTILLED, TAUGHT), over_users(curves, "average", LOCAL), "points")]
-    )
+    yield better(claim, over_users(curves, DISTILLED, TAUGHT), over_users(curves, "average", LOCAL), "points")
 
 
-# -- pictures
+def figures(scale: str) -> dict[str, list[Chart]]:
+    """Figure 3: all four labels."""
+    return {"figure3.svg": [Chart("global accuracy over all four labels", {name: name for name in READINGS})]}
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
-    """Figure 2: each user's local and global accuracy; Figure 3: all four labels; the dips; distillation."""
-    if not curves.has("average"):
-        return {}
+    """Figure 2: each user's local and global accuracy; the dips."""
 
-    def line(variant: str, name: str, user: str, label: str, colour: int) -> Series:
-        by_seed = {seed: look[f"{name} {user}"] for seed, look in curves.looks[variant].items()}
-        rounds = range(1, min(map(len, by_seed.values())) + 1)
-        return band(label, list(rounds), [{s: float(v[t - 1]) for s, v in by_seed.items()} for t in rounds], colour)
-
-    def chart(title: str, user: str, lines: dict[str, tuple[str, str]]) -> str:
+    def chart(title: str, user: str, lines: dict[str, tuple[str, str]]) -> list[str]:
         """Lines by label: the variant, and which accuracy of it."""
-        series = [line(variant, name, user, label, i) for i, (label, (variant, name)) in enumerate(lines.items())]
-        return line_chart(series, title, "round", "percent")
+        series = []
+        for i, (label, (variant, name)) in enumerate(lines.items()):
+            by_seed = {seed: look[f"{name} {user}"] for seed, look in curves.looks.get(variant, {}).items()}
+            rounds = range(min(map(len, by_seed.values()), default=0))
+            values = [{seed: float(value[t]) for seed, value in by_seed.items()} for t in rounds]
+            series += [band(label, [t + 1.0 for t in rounds], values, i)] if values else []
+        return [line_chart(series, title, "round", "percent")] if series else []
 
-    two = [
-        chart(f"{name}, {user}", user, {"local": (name, LOCAL), "global": (name, GLOBAL)})
-        for name in ("average", "literal")
-        for user in USERS
-    ]
-    dips, taught = [], []
+    two, dips = [], []
+    for name in ("average", "literal"):
+        for user in USERS:
+            two += chart(f"{name}, {user}", user, {"local": (name, LOCAL), "global": (name, GLOBAL)})
     for user in DIPS:
         lines = {"local without": ("average", LOCAL), "global without": ("average", GLOBAL)}
         lines |= {"local with the dip": (dipped(user), LOCAL), "global with the dip": (dipped(user), GLOBAL)}
-        dips.append(chart(dipped(user), user, lines))
-    for user in USERS:
-        lines = {"model alone": ("average", LOCAL), "model after distillation": (DISTILLED, TAUGHT)}
-        taught.append(chart(f"distilled, {user}", user, lines | {"global scores": (DISTILLED, GLOBAL)}))
-    three = round_charts(curves, {"global accuracy over all four labels": {name: name for name in READINGS}})
-    return {
-        "figure2.svg": sheet(two),
-        "figure3.svg": picture(three, "percent"),
-        "dips.svg": sheet(dips),
-        "distilled.svg": sheet(taught),
-    }
+        dips += chart(dipped(user), user, lines)
+    return {name: sheet(drawn) for name, drawn in (("figure2.svg", two), ("dips.svg", dips)) if drawn}
 
 
-STUDY = Study("labels", __doc__, "global_accuracy", plan, rows, claims, pictures, look=look)
+STUDY = Study("labels", __doc__, "global_accuracy", plan, rows, claims, figures, look=look, pictures=pictures)

@@ -7,16 +7,17 @@ besides. The accuracy of a run is its mean over the last fifth of the rounds. Th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from turnout.experiment import Experiment
 from turnout.parts.substitution.base import Spread
 from turnout.parts.weighting import ByWork, CompleteOnly
 from turnout_papers.studies.claims import Claim
-from turnout_papers.studies.drawing import Chart, band, one_picture, round_charts
 from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SMALL, EFLSetting, EFLSize, efl
-from turnout_papers.studies.study import Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth, row
+from turnout_papers.studies.study import Chart, Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth
 
 DROPS, USES, EFL = METHODS = ("FedAvg", "FedAvg + C", "EFL")
 
@@ -72,50 +73,38 @@ def plan(scale: str) -> StudyPlan:
     return StudyPlan.at(scale, [Part("figure3", variants, size.seeds)], found, shrunk, [ours, PAPER_NOTES[-1]])
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for setting, share in cases(scale):
         label, names = case(setting, share), {m: variant(setting, share, m) for m in METHODS}
-        there = curves.those_run(names)
-        found += [curves.row(label, f"accuracy {method}", name, last_fifth) for method, name in there.items()]
+        for method, name in names.items():
+            yield curves.row(label, f"accuracy {method}", name, last_fifth)
         for method, words in ((USES, "gain of C"), (EFL, "gain of EFL")):
-            if method in there and DROPS in there:
-                found.append(curves.row(label, words, (names[method], names[DROPS]), last_fifth))
-        if not there:
-            found.append(row(label, "accuracy FedAvg", None))
-    return found
+            yield curves.row(label, words, (names[method], names[DROPS]), last_fifth)
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     """A method is better at every level of participation, and gains more at the lowest than at the highest."""
-    found, shares = [], SIZES[scale].shares
-    for setting in SIZES[scale].settings:
-        for method, words, gain in (
-            (USES, "using unfinished work beats dropping it", "the gain of unfinished work"),
-            (EFL, "EFL beats FedAvg", "EFL's gain over FedAvg"),
-        ):
-            pairs: list[Pair] = [(variant(setting, s, method), variant(setting, s, DROPS)) for s in shares]
-            for share, (ours, theirs) in zip(shares, pairs, strict=True):
-                found.append(curves.better(f"{case(setting, share)}: {words}", ours, theirs, last_fifth))
-            ends = f"with {100 * shares[-1]:g} % asked than with {100 * shares[0]:g} %"
-            found.append(curves.better(f"{setting.data}: {gain} is larger {ends}", pairs[-1], pairs[0], last_fifth))
-    return found
+    shares = SIZES[scale].shares
+    compared = (
+        (USES, "using unfinished work beats dropping it", "the gain of unfinished work"),
+        (EFL, "EFL beats FedAvg", "EFL's gain over FedAvg"),
+    )
+    for setting, (method, words, gain) in product(SIZES[scale].settings, compared):
+        pairs: list[Pair] = [(variant(setting, s, method), variant(setting, s, DROPS)) for s in shares]
+        for share, (ours, theirs) in zip(shares, pairs, strict=True):
+            yield curves.better(f"{case(setting, share)}: {words}", ours, theirs, last_fifth)
+        ends = f"with {100 * shares[-1]:g} % asked than with {100 * shares[0]:g} %"
+        yield curves.better(f"{setting.data}: {gain} is larger {ends}", pairs[-1], pairs[0], last_fifth)
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
-    """Figure 3: accuracy over the rounds at each level, and final accuracy over the levels."""
-    charts: list[Chart] = []
-    for setting in SIZES[scale].settings:
-        names = {share: {m: variant(setting, share, m) for m in METHODS} for share in SIZES[scale].shares}
-        there = {share: own for share, own in names.items() if curves.has(*own.values())}
-        charts += round_charts(curves, {f"{case(setting, share)}: accuracy": own for share, own in there.items()})
-        if there:
-            lines = [
-                band(m, list(there), [curves.each(own[m], last_fifth) for own in there.values()], i, 0.01)
-                for i, m in enumerate(METHODS)
-            ]
-            charts.append((f"{setting.data}: final accuracy", "share of the clients asked", lines))
-    return one_picture("figure3.svg", charts, "percent")
+def figures(scale: str) -> dict[str, list[Chart]]:
+    """Figure 3: accuracy over the rounds at each level."""
+    return {
+        "figure3.svg": [
+            Chart(f"{case(setting, share)}: accuracy", {m: variant(setting, share, m) for m in METHODS})
+            for setting, share in cases(scale)
+        ]
+    }
 
 
-STUDY = Study("low-participation", __doc__, "global_accuracy", plan, rows, claims, pictures)
+STUDY = Study("low-participation", __doc__, "global_accuracy", plan, rows, claims, figures)

@@ -7,26 +7,17 @@ data less that with the fewest classes. The paper has curves and no numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from turnout.experiment import Experiment
 from turnout.world.participation import Always
+from turnout_papers.studies import efl
 from turnout_papers.studies.claims import Claim
-from turnout_papers.studies.drawing import one_picture, round_charts
-from turnout_papers.studies.efl import (
-    PAPER,
-    PAPER_NOTES,
-    RESNET,
-    SHRUNK,
-    SMALL,
-    SYNTHETIC,
-    EFLSetting,
-    methods,
-    methods_notes,
-)
-from turnout_papers.studies.study import Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth, row
+from turnout_papers.studies.study import Chart, Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth
 
 METHODS = ("FedAvg", "FedProx", "SCAFFOLD", "APFL", "EFL", "EFL ternary")
+PERSONAL = "personal_accuracy"
 COMPARED = METHODS[:4]  # with EFL
 STATELESS = ("FedAvg", "FedProx", "EFL")  # the others keep a model a client: 9 GB of ResNet50
 
@@ -39,7 +30,7 @@ class NonIIDSize:
     between  classes a client between IID and the fewest, as multiples of these
     """
 
-    setting: EFLSetting
+    setting: efl.EFLSetting
     work: int
     rounds: int
     seeds: int
@@ -56,17 +47,17 @@ class NonIIDSize:
 
     def experiment(self, split: str, method: str) -> Experiment:
         own = method == "APFL"  # whose clients have models of their own
-        made = methods(self.setting)[method]
+        made = efl.methods(self.setting)[method]
         return self.setting.experiment(split, self.work, self.rounds, participation=Always(), personal=own, **made)
 
 
 SIZES = {
-    "smoke": (NonIIDSize(SMALL, 1, 3, seeds=2),),
-    "small": (NonIIDSize(SMALL, 2, 30, seeds=5, between=(2,)),),
+    "smoke": (NonIIDSize(efl.SMALL, 1, 3, seeds=2),),
+    "small": (NonIIDSize(efl.SMALL, 2, 30, seeds=5, between=(2,)),),
     "paper": (
-        NonIIDSize(PAPER["CIFAR-10"], 20, 80, seeds=3),
-        NonIIDSize(SYNTHETIC, 5, 100, seeds=10),
-        *(NonIIDSize(setting, 10, 30, seeds=3, methods=STATELESS) for setting in RESNET),
+        NonIIDSize(efl.PAPER["CIFAR-10"], 20, 80, seeds=3),
+        NonIIDSize(efl.SYNTHETIC, 5, 100, seeds=10),
+        *(NonIIDSize(setting, 10, 30, seeds=3, methods=STATELESS) for setting in efl.RESNET),
     ),
 }
 
@@ -79,7 +70,7 @@ def plan(scale: str) -> StudyPlan:
     sizes = SIZES[scale]
     notes = [
         *(f"{size.setting.name}: E = {size.work}, {size.rounds} rounds" for size in sizes),
-        *methods_notes([size.setting for size in sizes]),
+        *efl.methods_notes([size.setting for size in sizes]),
         "accuracy: the shared model's; APFL's is FedAvg's by construction, its clients' own models are in a column of "
         "their own",
     ]
@@ -90,7 +81,7 @@ def plan(scale: str) -> StudyPlan:
         "keep a model a client (9 GB); EMNIST by class, six classes a client"
     )
     synthetic = "SYNTHETIC: 50 clients, one W for all against SYNTHETIC(1,1), everybody every round, E in epochs"
-    return StudyPlan.at(scale, parts, notes, SHRUNK, [*PAPER_NOTES[:2], resnet, synthetic])
+    return StudyPlan.at(scale, parts, notes, efl.SHRUNK, [*efl.PAPER_NOTES[:2], resnet, synthetic])
 
 
 def lost(size: NonIIDSize, method: str) -> Pair:
@@ -98,45 +89,34 @@ def lost(size: NonIIDSize, method: str) -> Pair:
     return size.variant(size.splits[0], method), size.variant(size.splits[-1], method)
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for size in SIZES[scale]:
         for method in size.methods:
-            label = f"{size.setting.name} {method}"
-            there = curves.those_run({split: size.variant(split, method) for split in size.splits})
-            found += [curves.row(label, split, name, last_fifth) for split, name in there.items()]
-            if curves.has(*lost(size, method)):
-                found.append(curves.row(label, "lost", lost(size, method), last_fifth))
+            label, names = f"{size.setting.name} {method}", {s: size.variant(s, method) for s in size.splits}
+            for split, name in names.items():
+                yield curves.row(label, split, name, last_fifth)
+            yield curves.row(label, "lost", lost(size, method), last_fifth)
             if method == "APFL":
-                own = curves.of("personal_accuracy")
-                found += [own.row(label, f"{split}, own models", name, last_fifth) for split, name in there.items()]
-            if not there:
-                found.append(row(label, "lost", None))
-    return found
+                for split, name in names.items():
+                    yield curves.of(PERSONAL).row(label, f"{split}, own models", name, last_fifth)
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    return [
-        curves.better(
-            f"{size.setting.name}: from IID to {size.splits[-1]} EFL loses less accuracy than {method}",
-            lost(size, method),
-            lost(size, "EFL"),
-            last_fifth,
-        )
-        for size in SIZES[scale]
-        for method in COMPARED
-        if method in size.methods
-    ]
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
+    for size in SIZES[scale]:
+        for method in COMPARED:
+            if method in size.methods:
+                claim = f"{size.setting.name}: from IID to {size.splits[-1]} EFL loses less accuracy than {method}"
+                yield curves.better(claim, lost(size, method), lost(size, "EFL"), last_fifth)
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
+def figures(scale: str) -> dict[str, list[Chart]]:
     """Figure 1: accuracy over the rounds, IID at the left."""
-    names = {
-        f"{size.setting.name} {split}: accuracy": {m: size.variant(split, m) for m in size.methods if m != "APFL"}
-        for size in SIZES[scale]
-        for split in size.splits
-    }
-    return one_picture("figure1.svg", round_charts(curves, names), "percent")
+    charts = []
+    for size in SIZES[scale]:
+        for split in size.splits:
+            lines = {m: size.variant(split, m) for m in size.methods if m != "APFL"}
+            charts.append(Chart(f"{size.setting.name} {split}: accuracy", lines))
+    return {"figure1.svg": charts}
 
 
-STUDY = Study("noniid", __doc__, "global_accuracy", plan, rows, claims, pictures, ("personal_accuracy",))
+STUDY = Study("noniid", __doc__, "global_accuracy", plan, rows, claims, figures, (PERSONAL,))

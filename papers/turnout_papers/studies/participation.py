@@ -11,8 +11,9 @@ differences are read as percentage points.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import product
 
 import numpy as np
 
@@ -22,9 +23,8 @@ from turnout_papers.recipes import ONE_CORE
 from turnout_papers.recipes.flexible import SCHEMES, emnist_participation, mnist_participation
 from turnout_papers.recipes.flexible import participation as synthetic_participation
 from turnout_papers.studies.claims import Claim, above, better, difference, mean_over, same, within
-from turnout_papers.studies.drawing import Chart, band, picture, round_charts
 from turnout_papers.studies.published import TABLE_3
-from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, last_tenth
+from turnout_papers.studies.study import Chart, Curve, Curves, Number, Part, ResultRow, Study, StudyPlan, last_tenth
 
 FIGURE_3 = (1, 3, 5, 8)
 ONE_TRACE = "T50"  # of all devices in the homogeneous comparison
@@ -112,87 +112,68 @@ def unrest(curve: Curve) -> float:
     return 100 * math.sqrt(float(np.square(np.diff(later_T)).mean())) if len(later_T) > 1 else math.nan
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     """The cells of Table 3, and the accuracies behind them."""
-    found = []
     for name, split in splits(scale):
         for j in SIZES[scale].traces:
             case, published = f"{name} {split} |T|={j}", TABLE_3.get((name, split))
             b_over_a, c_over_b = published[j - 1] if published else (None, None)
             a, b, c = (variant(name, split, j, scheme) for scheme in SCHEMES)
-            if curves.has(a, b, c):
-                found += [curves.row(case, f"accuracy {v[-1]}", v, last_tenth) for v in (a, b, c)]
-            found.append(curves.row(case, "B over A", (b, a), last_tenth, b_over_a))
-            found.append(curves.row(case, "C over B", (c, b), last_tenth, c_over_b))
-            if curves.has(a, b, c):
-                found.append(curves.row(case, "unrest C", c, unrest))
+            for v in (a, b, c):
+                yield curves.row(case, f"accuracy {v[-1]}", v, last_tenth)
+            yield curves.row(case, "B over A", (b, a), last_tenth, b_over_a)
+            yield curves.row(case, "C over B", (c, b), last_tenth, c_over_b)
+            yield curves.row(case, "unrest C", c, unrest)
         if split == "non-IID":
             pair = variant(name, split, ONE_TRACE, "C"), variant(name, split, ONE_TRACE, "B")
-            found.append(curves.row(f"{name} {split} all {ONE_TRACE}", "C over B", pair, last_tenth))
-    return found
+            yield curves.row(f"{name} {split} all {ONE_TRACE}", "C over B", pair, last_tenth)
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     """The paper's, for every data set of the scale: those that can be decided with the |T| that were run."""
-    found = []
     for name in SIZES[scale].data:
-        names = {j: [variant(name, "non-IID", j, s) for s in SCHEMES] for j in SIZES[scale].traces}
-        there = [j for j in names if curves.has(*names[j])]
-        missing = curves.undecided([f"{name} non-IID: the claims of Table 3"], *chain(*names.values()))
-        found += _claims(name, there, curves) if there else missing
-    return found
+        traces = SIZES[scale].traces
+        there = [j for j in traces if curves.has(*(variant(name, "non-IID", j, s) for s in SCHEMES))]
+        yield from _claims(name, there or list(traces), curves)
 
 
-def _claims(name: str, there: list[int], curves: Curves) -> list[Claim]:
-    label, found = f"{name} non-IID", []
+def _claims(name: str, there: list[int], curves: Curves) -> Iterator[Claim]:
+    label = f"{name} non-IID"
 
-    def of(traces: int | str, scheme: str) -> str:
-        return variant(name, "non-IID", traces, scheme)
+    def number(traces: int | str, scheme: str, number: Number = last_tenth) -> dict[int, float]:
+        return curves.each(variant(name, "non-IID", traces, scheme), number)
 
     def gain(first: str, second: str, traces: int) -> dict[int, float]:
-        return curves.each((of(traces, first), of(traces, second)), last_tenth)
+        return difference(number(traces, first), number(traces, second))
 
     if 1 in there:
-        alone = {scheme: curves.each(of(1, scheme), last_tenth) for scheme in SCHEMES}
-        found.append(same(f"{label}, |T| = 1: A, B and C agree to rounding", alone, 0.1, "points"))
-    if curves.has(of(ONE_TRACE, "B"), of(ONE_TRACE, "C")):
+        alone = {scheme: number(1, scheme) for scheme in SCHEMES}
+        yield same(f"{label}, |T| = 1: A, B and C agree to rounding", alone, 0.1, "points")
+    if c := number(ONE_TRACE, "C"):
         claim = f"{label}, everybody on {ONE_TRACE}: B and C differ by at most 2 points"
-        c, b = (curves.each(of(ONE_TRACE, scheme), last_tenth) for scheme in "CB")
-        found.append(within(claim, c, b, 2.0, "points"))
+        yield within(claim, c, number(ONE_TRACE, "B"), 2.0, "points")
     if many := [j for j in there if j >= 3]:
         listed = f"mean over |T| = {', '.join(map(str, many))}"
         for first, second in (("B", "A"), ("C", "B")):
             gains = mean_over([gain(first, second, j) for j in many])
-            found.append(above(f"{label}, |T| >= 3: {first} > {second} ({listed})", gains, unit="points"))
+            yield above(f"{label}, |T| >= 3: {first} > {second} ({listed})", gains, unit="points")
     if {2, 4} <= set(there):
-        growth = difference(gain("B", "A", 4), gain("B", "A", 2))
-        found.append(above(f"{label}: B's gain over A is larger at |T| = 4 than at 2", growth, unit="points"))
+        claim = f"{label}: B's gain over A is larger at |T| = 4 than at 2"
+        yield better(claim, gain("B", "A", 4), gain("B", "A", 2), "points")
     inactive = [j for j in there if j >= 6]
     if 5 in there and inactive:
         claim = f"{label}: C's round-to-round spread is larger at |T| >= 6 than at 5"
-        restless = mean_over([curves.each(of(j, "C"), unrest) for j in inactive])
-        found.append(better(claim, restless, curves.each(of(5, "C"), unrest), "points"))
-    return found
+        restless = mean_over([number(j, "C", unrest) for j in inactive])
+        yield better(claim, restless, number(5, "C", unrest), "points")
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
-    """Table 3 as curves over |T|, and Figure 3: accuracy over rounds for |T| = 1, 3, 5, 8."""
-    table_3: list[Chart] = []
-    figure_3: dict[str, dict[str, str]] = {}
-    for name, split in splits(scale):
-        names = {j: {s: variant(name, split, j, s) for s in SCHEMES} for j in SIZES[scale].traces}
-        names = {j: three for j, three in names.items() if curves.has(*three.values())}
-        series = [
-            band(f"scheme {s}", list(names), [curves.each(v[s], last_tenth) for v in names.values()], i, 0.01)
-            for i, s in enumerate(SCHEMES if names else ())
-        ]
-        table_3.append((f"{name}, {split}: accuracy", "number of traces |T|", series))
-        for j in FIGURE_3 if split == "non-IID" else ():
-            if j in names:
-                title = f"{name}, {split}, |T| = {j}: accuracy"
-                figure_3[title] = {f"scheme {s}": v for s, v in names[j].items()}
-    figures = round_charts(curves, figure_3)
-    return {"table3.svg": picture(table_3, "percent"), "figure3.svg": picture(figures, "percent")}
+def figures(scale: str) -> dict[str, list[Chart]]:
+    """Figure 3: accuracy over rounds for |T| = 1, 3, 5, 8."""
+    charts = []
+    for name, j in product(SIZES[scale].data, FIGURE_3):
+        lines = {f"scheme {s}": variant(name, "non-IID", j, s) for s in SCHEMES}
+        charts.append(Chart(f"{name}, non-IID, |T| = {j}: accuracy", lines))
+    return {"figure3.svg": charts}
 
 
-STUDY = Study("participation", __doc__, "global_accuracy", plan, rows, claims, pictures)
+STUDY = Study("participation", __doc__, "global_accuracy", plan, rows, claims, figures)

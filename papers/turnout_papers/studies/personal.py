@@ -8,7 +8,7 @@ tenth of the rounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import turnout.models as models
@@ -17,11 +17,11 @@ from turnout.experiment import Experiment
 from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, with_noise
 from turnout_papers.studies.claims import Claim, better
-from turnout_papers.studies.drawing import one_picture, round_charts
 from turnout_papers.studies.published import FIGURES_4_TO_6
-from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, in_tf32, last_tenth, row
+from turnout_papers.studies.study import Chart, Curve, Curves, Part, ResultRow, Study, StudyPlan, in_tf32, last_tenth
 
 METHODS = ("MT-FedAdam", "FedAdam", "Independent")
+CENTRAL = "global_accuracy"
 CASES = ((4, False), (4, True), (2, True))  # classes a client, noise
 OVER_INDEPENDENT = {(4, False): 18, (4, True): 16, (2, True): 9}  # percentage points, from the paper's text
 
@@ -93,54 +93,41 @@ def quarter(which: int) -> Callable[[Curve], float]:
     return lambda curve: 100 * curve.mean(after=which * curve.rounds / 4 - 1, upto=(which + 1) * curve.rounds / 4 - 1)
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for classes, noisy in CASES:
         names = {method: variant(classes, noisy, method) for method in METHODS}
         label, published = case(classes, noisy), FIGURES_4_TO_6[classes, noisy]
-        if not curves.has(*names.values()):
-            found += [row(label, f"personal {method}", None, published.get(method)) for method in METHODS]
-            continue
         for method, name in names.items():
-            found.append(curves.row(label, f"personal {method}", name, last_tenth, published.get(method)))
+            yield curves.row(label, f"personal {method}", name, last_tenth, published.get(method))
         gain, gained = (names["MT-FedAdam"], names["Independent"]), OVER_INDEPENDENT[classes, noisy]
-        found.append(curves.row(label, "MT over independent", gain, last_tenth, gained))
+        yield curves.row(label, "MT over independent", gain, last_tenth, gained)
         for method in METHODS[:2]:
             central = 63 if (classes, noisy, method) == (4, False, "MT-FedAdam") else None
-            models_ = curves.of("global_accuracy")
-            found.append(models_.row(label, f"central {method}", names[method], last_tenth, central))
+            yield curves.of(CENTRAL).row(label, f"central {method}", names[method], last_tenth, central)
     for where in places(SIZES[scale]):  # §3.3: "BN-patches after every intermediate layer increased UA the most"
         name, label = variant(*CASES[1], "MT-FedAdam", where), f"{case(*CASES[1])}, BatchNorm {where} only"
-        found.append(curves.row(label, "personal MT-FedAdam", name, last_tenth))
-    return found
+        yield curves.row(label, "personal MT-FedAdam", name, last_tenth)
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    found = []
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     for classes, noisy in CASES:
-        label, names = case(classes, noisy), [variant(classes, noisy, method) for method in METHODS]
-        mt, fed, alone = names
+        label, (mt, fed, alone) = case(classes, noisy), [variant(classes, noisy, method) for method in METHODS]
         ours = f"{label}: MT-FedAdam's mean personal accuracy is above"
+        yield curves.better(f"{ours} FedAdam's", mt, fed, last_tenth)
+        yield curves.better(f"{ours} independent training's", mt, alone, last_tenth)
         grows = f"{label}: its advantage over FedAdam grows from the first to the last quarter of the rounds"
+        yield better(grows, curves.each((mt, fed), quarter(3)), curves.each((mt, fed), quarter(0)), "points")
         central = f"{label}: its central accuracy is no worse than FedAdam's by more than 5 points"
-        found += curves.undecided([f"{label}: the claims of Figures 4 to 6"], *names) or [
-            curves.better(f"{ours} FedAdam's", mt, fed, last_tenth),
-            curves.better(f"{ours} independent training's", mt, alone, last_tenth),
-            better(grows, curves.each((mt, fed), quarter(3)), curves.each((mt, fed), quarter(0)), "points"),
-            curves.of("global_accuracy").better(central, mt, fed, last_tenth, margin=5.0),
-        ]
-    return found
+        yield curves.of(CENTRAL).better(central, mt, fed, last_tenth, margin=5.0)
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
+def figures(scale: str) -> dict[str, list[Chart]]:
     """Figures 4 to 6: personal and central accuracy over rounds."""
-    names = {case(*one): {method: variant(*one, method) for method in METHODS} for one in CASES}
-    there = {label: own for label, own in names.items() if curves.has(*own.values())}
-    both = {label: {m: name for m, name in own.items() if m != "Independent"} for label, own in there.items()}
-    charts = round_charts(curves, {f"{label}: personal accuracy": own for label, own in there.items()})
-    central = {f"{label}: central accuracy": own for label, own in both.items()}
-    charts += round_charts(curves.of("global_accuracy"), central)
-    return one_picture("figures4-6.svg", charts, "percent")
+    lines = {case(*one): {method: variant(*one, method) for method in METHODS} for one in CASES}
+    charts = [Chart(f"{label}: personal accuracy", own) for label, own in lines.items()]
+    return {
+        "figures4-6.svg": charts + [Chart(f"{label}: central accuracy", own, CENTRAL) for label, own in lines.items()]
+    }
 
 
-STUDY = Study("personal", __doc__, "personal_accuracy", plan, rows, claims, pictures, ("global_accuracy",))
+STUDY = Study("personal", __doc__, "personal_accuracy", plan, rows, claims, figures, (CENTRAL,))

@@ -14,22 +14,20 @@ Shape letters: C clients, S samples of a client, D dimensions, U directions.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.experiment import Algorithm, Experiment, World
-from turnout.parts.local import Local
-from turnout.parts.optimizers import SGD
+from turnout import SGD, Algorithm, Experiment, Local, Run, World
 from turnout.rng import rng
-from turnout.running.result import Run
 from turnout.settings import InProcess
 from turnout.tasks import Regression
 from turnout_papers.studies.bias import FULL_WORK, SAMPLES, Quadratics, linear, optimum
 from turnout_papers.studies.claims import BySeed, Claim, better
-from turnout_papers.studies.drawing import Chart, band, picture
 from turnout_papers.studies.study import Curves, Look, Part, ResultRow, Study, StudyPlan, row
 
 DIRECTIONS, RATE = 1000, 0.02
@@ -164,43 +162,25 @@ def seen(curves: Curves, spread: str, after: int, what: str) -> BySeed:
     return curves.seen(variant(spread, after), lambda look: float(look[what][0]))
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found, size = [], SIZES[scale]
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for spread in SPREADS:
-        first = size.rounds[0]
-        found.append(row(f"{spread} optima", "radius of (7)", seen(curves, spread, first, "radius")))
-        found.append(row(f"{spread} optima", "true radius", seen(curves, spread, first, "reach")))
-        found += [
-            row(variant(spread, after), words, seen(curves, spread, after, what))
-            for after in size.rounds
-            for what, words in WORDS.items()
-        ]
-    return found
+        first, *_ = rounds = SIZES[scale].rounds
+        yield row(f"{spread} optima", "radius of (7)", seen(curves, spread, first, "radius"))
+        yield row(f"{spread} optima", "true radius", seen(curves, spread, first, "reach"))
+        for after, (what, words) in product(rounds, WORDS.items()):
+            yield row(variant(spread, after), words, seen(curves, spread, after, what))
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    rounds, found = SIZES[scale].rounds, []
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
+    rounds = SIZES[scale].rounds
     for spread in SPREADS:
         reach, radius = (seen(curves, spread, rounds[0], what) for what in ("reach", "radius"))
-        found.append(better(f"{spread} optima: the extra update helps everywhere in the sphere of (7)", reach, radius))
+        yield better(f"{spread} optima: the extra update helps everywhere in the sphere of (7)", reach, radius)
         late, early = (seen(curves, spread, after, "elsewhere") for after in (rounds[-1], rounds[0]))
         claim = f"{spread} optima: it helps more models at the distance of a late arrival than of an early one"
-        found.append(better(claim, late, early))
+        yield better(claim, late, early)
     far, near = (seen(curves, spread, rounds[0], "radius") for spread in ("far", "near"))
-    return [*found, better("the sphere of (7) is larger where the arriving data differs more", far, near)]
+    yield better("the sphere of (7) is larger where the arriving data differs more", far, near)
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
-    """Distance to the old optimum over the rounds, and the two radii."""
-    rounds, charts = SIZES[scale].rounds, list[Chart]()
-    for spread in SPREADS:
-        words = {"distance": "of the model", "reach": "true radius", "radius": "radius of (7)"}
-        lines = [
-            band(name, [float(after) for after in rounds], [seen(curves, spread, after, what) for after in rounds], i)
-            for i, (what, name) in enumerate(words.items())
-        ]
-        charts.append((f"{spread} optima: distance to the old optimum", "arrival after round", lines))
-    return {"radius.svg": picture(charts, log=True)}
-
-
-STUDY = Study("reboot-radius", __doc__, "global_mse", plan, rows, claims, pictures, look=look)
+STUDY = Study("reboot-radius", __doc__, "global_mse", plan, rows, claims, look=look)

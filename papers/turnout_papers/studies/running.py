@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import importlib
-import math
 import pkgutil
 import shlex
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from turnout.errors import UserError, nearest
 from turnout.machine.checksums import json_text, read_json, table_of
@@ -23,13 +19,13 @@ from turnout.machine.threads import cores
 from turnout.running.folder import make_folder, refuse_full
 from turnout.running.loop import DELETE
 from turnout.running.plan import RunPlan, planned_runs
-from turnout.running.planned import Outcome, ended_runs, finished_runs
-from turnout.running.records.records import Records
 from turnout.running.records.warnings import stood_still
-from turnout.running.state import RECORDS, state_of
+from turnout.running.runs import Outcome, ended_runs, finished_runs
+from turnout.running.state import state_of
 from turnout.view import HOOKS
 from turnout_papers import studies as package
 from turnout_papers.studies.claims import NOT_RUN, REFUTED, Claim
+from turnout_papers.studies.drawing import draw
 from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan
 
 SCALES = ("smoke", "small", "paper")
@@ -70,7 +66,7 @@ class Findings:
     study, scale  which study, and how large
     rows          numbers beside the published ones
     claims        what the paper claims, decided
-    seconds       how long the runs took
+    seconds       that the runs took, all together
     failed        runs that could not be finished, and why
     command       what was typed
     machine       and where
@@ -106,7 +102,7 @@ class Findings:
             later |= {name: tuple(found.get(name, ())) for name in ("failed", "stalled")}
             return cls(found["study"], found["scale"], rows, claims, found["seconds"], **later)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{where} is not what `turnout study run --json` writes ({error})") from error
+            raise UserError(f"{where} is not the study.json of a study ({error})") from error
 
 
 # -- running
@@ -145,7 +141,6 @@ def run_study(
     only    names of runs (with * and ?) to keep
     so_far  train nothing: read the runs that have ended in `out`
     """
-    start = time.monotonic()
     plan = planned(study, scale, seeds)
     names = _names(plan.parts)
     for pattern in only:
@@ -159,26 +154,21 @@ def run_study(
     if mark.exists() and (other := mark.read_text(encoding="utf-8")) != text:
         raise UserError(f"{out} is of {other.strip()}, and this is {text.strip()}: choose another --out folder")
     write_whole(mark, text)
-    ways = Ways(jobs, quiet, data_dir, so_far)
-    curves = run_plan(study, plan, out, ways, only)
+    play = partial(ended_runs if so_far else finished_runs, jobs=jobs, quiet=quiet, data_dir=data_dir)
+    gathered = Gathered(study, out, play if so_far else partial(play, hooks=HOOKS), so_far)
+    curves = gathered.run(plan.parts, only)
     if study.then is not None:
-        chosen = replace(plan, parts=_with_seeds(study.then(scale, curves), seeds))
-        then_only = [one for one in only if fnmatch.filter(_names(chosen.parts), one)]  # none: all that follow
-        curves = joined(curves, run_plan(study, chosen, out, ways, then_only))
-    rows, claims = study.rows(scale, curves), study.claims(scale, curves)
-    if only:  # without the rows of runs that were left out
-        rows = [row for row in rows if row.ours != NOT_RUN]
-    for name, picture in study.pictures(scale, curves).items():
+        parts = _with_seeds(study.then(scale, curves), seeds)
+        then_only = [one for one in only if fnmatch.filter(_names(parts), one)]  # none: all that follow
+        curves = gathered.run(parts, then_only)
+    rows = [row for row in study.rows(scale, curves) if not only or row.ours != NOT_RUN]
+    for name, picture in draw(study, scale, curves).items():
         write_whole(out / name, picture)
-    ended = curves.folders if so_far or resume else []
-    seconds = round(seconds_at_work(ended) if ended else time.monotonic() - start, 1)
     options = ["--seeds", str(seeds)] * (seeds is not None) + [word for one in only for word in ("--only", one)]
     command = shlex.join(["turnout", "study", "run", study.name, "--scale", scale, *options, *["--so-far"] * so_far])
-    about: list[Mapping[str, Any]] = [read_json(folder / "environment.json", DELETE) for folder in ended]
-    where = ", ".join(sorted({str(one.get("device_name") or one.get("device")) for one in about}))
-    if not so_far and where in ("", "cpu"):  # a resumed run may be of another machine
-        where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cores()} cores"
-    findings = Findings(study.name, scale, rows, claims, seconds, curves.failed, command, where, curves.stalled)
+    claims, seconds = study.decide(scale, curves), round(gathered.seconds, 1)
+    failed, stalled = tuple(gathered.failed), tuple(gathered.stalled)
+    findings = Findings(study.name, scale, rows, claims, seconds, failed, command, gathered.machine, stalled)
     write_whole(out / "study.json", findings.to_json())
     return findings
 
@@ -187,78 +177,78 @@ def _names(parts: Sequence[Part]) -> list[str]:
     return [name for part in parts for name in part.variants]
 
 
-@dataclass(frozen=True)
-class Ways:
-    """How the runs of a study are made.
+@dataclass
+class Gathered:
+    """What the runs of a study gave, part after part.
 
-    jobs      runs side by side; None: as many as there are cores
-    quiet     without progress
-    data_dir  where data files are
-    so_far    train nothing: read the runs that have ended
+    study, out  which study, and its folder
+    play        how a plan's runs are made, unless a part says otherwise
+    so_far      nothing is trained: `play` reads the runs that have ended
+    failed      runs that failed on the way, and why
+    stalled     runs that did not move in the end, and why
+    seconds     of all runs together
     """
 
-    jobs: int | None = None
-    quiet: bool = False
-    data_dir: Path | None = None
+    study: Study
+    out: Path
+    play: partial[Outcome]
     so_far: bool = False
+    failed: list[str] = field(default_factory=list)
+    stalled: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    found: dict[str, dict[str, dict[int, Curve]]] = field(default_factory=dict)
+    looks: dict[str, dict[int, Look]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    devices: set[str] = field(default_factory=set)
 
-    def play(self, part: Part, plan: RunPlan) -> Outcome:
+    @property
+    def machine(self) -> str:
+        return ", ".join(sorted(self.devices - {"cpu"})) or f"{cores()} cores"
+
+    def run(self, parts: Sequence[Part], only: Sequence[str]) -> Curves:
+        """Run every part whose data can be had; runs that are complete already are not repeated.
+
+        A run that failed on the way (its training diverged, for example) is left out, with its seed where it would be
+        compared.
+        """
+        if not self.so_far:
+            self.missing |= missing_data(parts, self.play.keywords["data_dir"])
+        left_out = [name for name in _names(parts) if only and not any(fnmatch.fnmatch(name, one) for one in only)]
+        self.missing |= dict.fromkeys(left_out, "left out by --only")
+        for part in parts:
+            variants = {name: experiment for name, experiment in part.variants.items() if name not in self.missing}
+            if variants:
+                title, folder = f"{self.study.name}: {part.name}", self.out / part.name
+                self.add(part, RunPlan(title, planned_runs(variants, part.seed_range), folder))
+                ran = self.found.get(self.study.metric, {})
+                self.missing |= {name: "none of its runs ended" for name in variants if name not in ran}
+        more = {metric: Curves(self.found.get(metric, {})) for metric in self.study.more}
+        return Curves(self.found.get(self.study.metric, {}), self.missing, more, self.looks)
+
+    def add(self, part: Part, plan: RunPlan) -> None:
+        """Make the runs of a part, and read them."""
         if self.so_far and part.play is not None:
             raise UserError(
                 f"--so-far reads runs of one process, and those of {plan.title} are deployments: --resume takes those "
                 "that have ended as they are, and makes the others"
             )
-        play = ended_runs if self.so_far else part.play or partial(finished_runs, hooks=HOOKS)
-        return play(plan, jobs=self.jobs, quiet=self.quiet, data_dir=self.data_dir)
-
-
-def run_plan(study: Study, plan: StudyPlan, out: Path, ways: Ways, only: Sequence[str] = ()) -> Curves:
-    """Run every part whose data can be had; runs that are complete already are not repeated.
-
-    A run that failed on the way (its training diverged, for example) is left out, with its seed where it would be
-    compared.
-    """
-    failed: list[str] = []
-    still: list[str] = []
-    folders: list[Path] = []
-    found: dict[str, dict[str, dict[int, Curve]]] = {metric: {} for metric in (study.metric, *study.more)}
-    looks: dict[str, dict[int, Look]] = {}
-    missing = {} if ways.so_far else missing_data(plan.parts, ways.data_dir)
-    left_out = [name for name in _names(plan.parts) if only and not any(fnmatch.fnmatch(name, one) for one in only)]
-    missing |= dict.fromkeys(left_out, "left out by --only")
-    for part in plan.parts:
-        variants = {name: experiment for name, experiment in part.variants.items() if name not in missing}
-        if not variants:
-            continue
-        title, seeds, folder = f"{study.name}: {part.name}", part.seed_range, out / part.name
-        done = ways.play(part, RunPlan(title, planned_runs(variants, seeds), folder))
-        failed += [f"{failure.name}: {failure.why.split(': ')[0]}" for failure in done.failed]  # without the advice
-        missing |= {name: "none of its runs ended" for name in variants if all(r.variant != name for r in done.runs)}
-        folders += [run.folder for run in done.runs.values()]
+        given = {name: self.play.keywords[name] for name in ("jobs", "quiet", "data_dir")}
+        done = self.play(plan) if part.play is None else part.play(plan, **given)
+        self.failed += [f"{failure.name}: {failure.why.split(': ')[0]}" for failure in done.failed]  # without advice
+        wanted = (self.study.metric, *self.study.more)
         for entry, run in done.runs.items():
             with run.records() as records:
                 stood = stood_still(records.column("skipped").tolist())
-                known = {study.metric, *records.metrics(), *records.rounds()}  # a run need not have all of them
-                for metric in (metric for metric in found if metric in known):
-                    found[metric].setdefault(entry.variant, {})[entry.seed] = Curve(*records.curve(metric))
-            still += [f"{entry.variant} seed {entry.seed}: {stood}"] if stood else []
-            if study.look is not None:
-                looks.setdefault(entry.variant, {})[entry.seed] = study.look(run)
-    more = {metric: Curves(found[metric], missing) for metric in study.more}
-    return Curves(found[study.metric], missing, more, looks, tuple(failed), tuple(still), folders)
-
-
-def joined(first: Curves, second: Curves) -> Curves:
-    """Two sets of curves as one."""
-    return Curves(
-        {**first.curves, **second.curves},
-        {**first.missing, **second.missing},
-        {metric: joined(first.more[metric], second.more[metric]) for metric in first.more},
-        {**first.looks, **second.looks},
-        (*first.failed, *second.failed),
-        (*first.stalled, *second.stalled),
-        (*first.folders, *second.folders),
-    )
+                self.seconds += float(records.column("seconds").sum())
+                known = {self.study.metric, *records.metrics(), *records.rounds()}  # a run need not have all of them
+                for metric in (metric for metric in wanted if metric in known):
+                    by_seed = self.found.setdefault(metric, {}).setdefault(entry.variant, {})
+                    by_seed[entry.seed] = Curve(*records.curve(metric))
+            self.stalled += [f"{entry.variant} seed {entry.seed}: {stood}"] if stood else []
+            about = read_json(run.folder / "environment.json", DELETE)
+            self.devices.add(str(about.get("device_name") or about.get("device")))
+            if self.study.look is not None:
+                self.looks.setdefault(entry.variant, {})[entry.seed] = self.study.look(run)
 
 
 def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]:
@@ -279,29 +269,3 @@ def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]
             if (why := tried[source]) is not None:
                 found[name] = why
     return found
-
-
-# -- studies that were resumed
-
-
-def seconds_at_work(folders: Sequence[Path]) -> float:
-    """How long some of these runs were at work: pauses in between, of hours or days, do not count."""
-    spans = []
-    for folder in folders:
-        with Records.read(folder / RECORDS) as records:
-            end = state_of(folder).when
-            spans.append((end - float(records.column("seconds").sum()), end))
-    return covered(spans)
-
-
-def covered(spans: list[tuple[float, float]]) -> float:
-    """The length of what spans of time cover together.
-
-    >>> covered([(0.0, 3.0), (10.0, 12.0), (2.0, 4.0)])
-    6.0
-    """
-    total, until = 0.0, -math.inf
-    for start, end in sorted(spans):
-        total += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return total

@@ -1,7 +1,8 @@
 """What a study is: the experiments behind a published table or figure, and what their records say about it.
 
-A study is a value. `plan(scale)` gives its experiments; `rows`, `claims` and `pictures` are pure functions of the
-curves that came out, so they can be read (and tested) without running anything.
+A study is a value. `plan(scale)` gives its experiments; `rows` and `claims` are pure functions of the curves that came
+out, so they can be read (and tested) without running anything. They name every variant they need: of one that was not
+run the numbers by seed are empty, and so are the rows and claims made from them.
 
 Shape letters: T evaluated rounds.
 """
@@ -9,21 +10,18 @@ Shape letters: T evaluated rounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.errors import UserError
-from turnout.experiment import Experiment
-from turnout.running.plan import RunPlan
-from turnout.running.planned import Outcome
-from turnout.running.result import Run
+from turnout import Experiment, Run
+from turnout.running.charts.units import Unit
+from turnout.running.runs import Outcome
 from turnout.settings import InProcess
-from turnout_papers.studies.claims import NOT_RUN, BySeed, Claim, above, best_elsewhere, difference
+from turnout_papers.studies.claims import NOT_RUN, BySeed, Claim, best_elsewhere, better, difference
 
 Look = Mapping[str, NDArray[np.float64]]  # what else a study reads from a finished run, by name
 Pair = tuple[str, str]  # of two variants, the first less the second
@@ -31,12 +29,6 @@ Variant = str | Pair
 Option = TypeVar("Option")  # a setting that is tuned
 Number = Callable[["Curve"], float]  # of a run's curve
 TUNING_SEEDS = 100  # the first of the seeds that settings are chosen on; they are judged on others, from 0
-
-
-class Play(Protocol):
-    """How the runs of a plan are made; those that are complete already are not repeated."""
-
-    def __call__(self, plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome: ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +46,7 @@ class Part:
     variants: Mapping[str, Experiment]
     seeds: int
     first_seed: int = 0
-    play: Play | None = None
+    play: Callable[..., Outcome] | None = None  # (plan, jobs=, quiet=, data_dir=)
 
     @property
     def seed_range(self) -> range:
@@ -129,76 +121,43 @@ class Curves:
     missing  why a variant was not run
     more     the study's other metrics, for the runs that measured them
     looks    what else the study read from its runs
-    failed   runs that failed on the way, and why
-    stalled  runs that did not move in the end, and why
-    folders  where the runs are
     """
 
     curves: Mapping[str, Mapping[int, Curve]]
     missing: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, Curves] = field(default_factory=dict)
     looks: Mapping[str, Mapping[int, Look]] = field(default_factory=dict)
-    failed: Sequence[str] = ()
-    stalled: Sequence[str] = ()
-    folders: Sequence[Path] = ()
 
     def of(self, metric: str) -> Curves:
         """Another of the study's metrics, for the runs that measured it."""
-        return self.more.get(metric) or Curves({}, self.missing)
+        return self.more.get(metric) or Curves({})
 
     def has(self, *variants: str) -> bool:
         return all(name in self.curves for name in variants)
-
-    def those_run(self, variants: Mapping[str, str]) -> dict[str, str]:
-        """Of some variants by label, those that were run."""
-        return {label: name for label, name in variants.items() if name in self.curves}
 
     def each(self, variant: Variant, number: Number) -> dict[int, float]:
         """A number computed from each seed's curve; of a pair of variants the first's less the second's."""
         if isinstance(variant, tuple):
             return difference(self.each(variant[0], number), self.each(variant[1], number))
-        if variant not in self.curves:
-            raise UserError(f"the study's numbers need {variant!r}, which was {self.why_missing(variant)}")
-        return {seed: number(curve) for seed, curve in self.curves[variant].items()}
+        return {seed: number(curve) for seed, curve in self.curves.get(variant, {}).items()}
 
     def seen(self, variant: str, number: Callable[[Look], float]) -> dict[int, float]:
         """A number computed from what else was read from each seed's run."""
-        return {seed: number(look) for seed, look in self.looks[variant].items()}
-
-    def why_missing(self, *variants: str) -> str:
-        why = next((self.missing[name] for name in variants if name in self.missing), "it is not part of this scale")
-        return f"{NOT_RUN}: {why}"
-
-    def undecided(self, claims: Sequence[str], *variants: str) -> list[Claim]:
-        """The claims marked as not run where one of the variants is missing; none where all were run."""
-        if self.has(*variants):
-            return []
-        return [Claim(claim, False, self.why_missing(*variants)) for claim in claims]
+        return {seed: number(look) for seed, look in self.looks.get(variant, {}).items()}
 
     def row(
         self, case: str, metric: str, variant: Variant, number: Number, published: float | str | None = None
     ) -> ResultRow:
-        """A row of a number of each seed's curve; marked as not run where a variant is missing."""
-        names = (variant,) if isinstance(variant, str) else variant
-        return row(case, metric, self.each(variant, number) if self.has(*names) else None, published)
+        return row(case, metric, self.each(variant, number), published)
 
     def better(
-        self,
-        claim: str,
-        ours: Variant,
-        theirs: Variant,
-        number: Number,
-        unit: str = "points",
-        margin: float = 0.0,
+        self, claim: str, ours: Variant, theirs: Variant, number: Number, unit: str = "points", margin: float = 0.0
     ) -> Claim:
         """Ours is larger than theirs (with a margin: or less than that smaller), paired by seed.
 
         Either is a variant, or a pair of which the first's number less the second's is compared.
         """
-        names = [name for side in (ours, theirs) for name in ((side,) if isinstance(side, str) else side)]
-        if missing := self.undecided([claim], *names):
-            return missing[0]
-        return above(claim, difference(self.each(ours, number), self.each(theirs, number)), margin, unit)
+        return better(claim, self.each(ours, number), self.each(theirs, number), unit, margin)
 
 
 def choose(curves: Curves, options: Mapping[str, Option], score: Number, seeds: int) -> Option | None:
@@ -226,19 +185,41 @@ class ResultRow:
     published: float | str | None
 
 
-def row(case: str, metric: str, value: BySeed | None, published: float | str | None = None) -> ResultRow:
-    """Mean and spread over seeds; None for a number that does not exist; of no value (None) a row that was not run.
+def row(case: str, metric: str, value: BySeed, published: float | str | None = None) -> ResultRow:
+    """Mean and spread over seeds; None for a number that does not exist; without any seed a row that was not run.
 
     >>> row("MNIST", "B over A", {0: 1.0, 1: 3.0}, 2.5)
     ResultRow(case='MNIST', metric='B over A', ours=2.0, spread=1.4142135623730951, repeats=2, published=2.5)
     """
-    if value is None:
+    if not value:
         return ResultRow(case, metric, NOT_RUN, None, 0, published)
     values = list(value.values())
-    mean = math.fsum(values) / len(values) if values else math.nan
+    mean = math.fsum(values) / len(values)
     spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else math.nan
     known = [number if math.isfinite(number) else None for number in (mean, spread)]
     return ResultRow(case, metric, known[0], known[1], len(values), published)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Some variants drawn over the rounds.
+
+    title   of the chart
+    lines   variants by label; those that were not run are left out
+    metric  another of the study's metrics than its first
+    unit    of the values
+    change  what is drawn in place of a value
+    bytes   over the bytes sent, both ways, instead of the rounds
+    log     both axes are logarithmic
+    """
+
+    title: str
+    lines: Mapping[str, str]
+    metric: str | None = None
+    unit: Unit = "percent"
+    change: Callable[[float], float] = float
+    bytes: bool = False
+    log: bool = False
 
 
 @dataclass(frozen=True)
@@ -251,26 +232,33 @@ class Study:
     plan      the experiments at a scale
     rows      its numbers beside the published ones
     claims    what the paper claims, decided
-    pictures  SVG documents by file name
+    figures   the charts of each picture, by file name
     more      other metrics or columns of the records, for the runs that have them
     look      what else it reads from a finished run
     then      further parts, made from the results of the first: settings chosen there, judged here on other seeds
+    pictures  SVG documents that are not of curves over the rounds, by file name
     """
 
     name: str
     about: str | None
     metric: str
     plan: Callable[[str], StudyPlan]
-    rows: Callable[[str, Curves], list[ResultRow]]
-    claims: Callable[[str, Curves], list[Claim]]
-    pictures: Callable[[str, Curves], dict[str, str]]
+    rows: Callable[[str, Curves], Iterable[ResultRow]]
+    claims: Callable[[str, Curves], Iterable[Claim]]
+    figures: Callable[[str], Mapping[str, Sequence[Chart]]] = lambda scale: {}
     more: tuple[str, ...] = ()
     look: Callable[[Run], Look] | None = None
     then: Callable[[str, Curves], Sequence[Part]] | None = None
+    pictures: Callable[[str, Curves], dict[str, str]] = lambda scale, curves: {}
 
     @property
     def reproduces(self) -> str:
         return (self.about or "").partition("\n")[0].rstrip(".")
+
+    def decide(self, scale: str, curves: Curves) -> list[Claim]:
+        """The claims; of those that were not run, the reasons why runs are missing."""
+        why = "; ".join(dict.fromkeys(curves.missing.values())) or "it is not part of this scale"
+        return [c if c.ran else replace(c, evidence=f"{NOT_RUN}: {why}") for c in self.claims(scale, curves)]
 
 
 def in_tf32(experiments: Mapping[str, Experiment]) -> dict[str, Experiment]:

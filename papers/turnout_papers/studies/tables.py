@@ -1,20 +1,13 @@
-"""Findings as a table in the terminal, or as Markdown for a page."""
+"""Findings as Markdown, for a page or a terminal."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from turnout_papers.studies.claims import HOLDS, NOT_RUN, REFUTED, UNDECIDED
 from turnout_papers.studies.running import Findings
 from turnout_papers.studies.study import ResultRow, StudyPlan
-
-COLOURS = {HOLDS: "green", REFUTED: "red", UNDECIDED: "yellow"}
 
 
 def cells(rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]]]:
@@ -52,30 +45,6 @@ def number(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) >= 0.95 else f"{value:.3g}"
 
 
-def show(findings: Findings, plan: StudyPlan, console: Console) -> None:
-    """The table, what was shrunk, and the claims."""
-    head, lines = cells(findings.rows)
-    table = Table(*head, title=f"{findings.study} at {findings.scale} scale: ours ± spread (published)", box=box.SIMPLE)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for line in lines:
-        table.add_row(*line)
-    console.print(table)
-    for note in plan.notes:
-        console.print(f"· {note}", highlight=False)
-    console.print()
-    for claim in (c for c in findings.claims if c.ran):
-        outcome = Text(f"{claim.outcome:9}", style=COLOURS[claim.outcome])
-        console.print(outcome.append(f"  {claim.claim}", style="not bold default"), highlight=False)
-        console.print(f"           {claim.evidence}", highlight=False, style="dim")
-    others = [("failed", "red", words) for words in by_reason(findings.failed)]
-    for mark, colour, words in (*others, *(("stalled", "yellow", words) for words in findings.stalled)):
-        console.print(Text(f"{mark:9}", style=colour).append(f"  {words}", style="default"), highlight=False)
-    for why, claims in left_out(findings).items():
-        console.print(Text(f"{NOT_RUN:9}", style="dim"), f" {len(claims)} claims: {why}", highlight=False)
-    console.print(f"\n{tally(findings)}; {findings.seconds:.0f} s", highlight=False)
-
-
 def left_out(findings: Findings) -> dict[str, list[str]]:
     """The claims for which there was no data, by the reason."""
     found: dict[str, list[str]] = {}
@@ -84,8 +53,8 @@ def left_out(findings: Findings) -> dict[str, list[str]]:
     return found
 
 
-def by_reason(failed: Sequence[str], most: int = 3) -> list[str]:
-    """Runs that are missing, those with the same reason together; of many the first and how many more.
+def by_reason(failed: Sequence[str]) -> list[str]:
+    """Runs that are missing, those with the same reason together.
 
     >>> by_reason(["FedAvg seed 0: it had not begun", "a seed 1: it is not finite", "FedAvg seed 1: it had not begun"])
     ['FedAvg seed 0, FedAvg seed 1: it had not begun', 'a seed 1: it is not finite']
@@ -93,10 +62,7 @@ def by_reason(failed: Sequence[str], most: int = 3) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, _, why in (words.rpartition(": ") for words in failed):
         names.setdefault(why, []).append(name)
-    return [
-        f"{', '.join(some) if len(some) <= most else f'{some[0]} and {len(some) - 1} others'}: {why}"
-        for why, some in names.items()
-    ]
+    return [f"{', '.join(some)}: {why}" for why, some in names.items()]
 
 
 def tally(findings: Findings) -> str:
@@ -122,7 +88,7 @@ def markdown(findings: Findings, plan: StudyPlan) -> str:
     title = f"## `{findings.study}`, {findings.scale} scale"
     command = findings.command or f"turnout study run {findings.study} --scale {findings.scale}"
     made = f"`{command}`: {tally(findings)} ({findings.seconds:.0f} s{findings.machine and ', ' + findings.machine})."
-    failed = [f"- left out where it would be compared: {words}" for words in by_reason(findings.failed, most=99)]
+    failed = [f"- left out where it would be compared: {words}" for words in by_reason(findings.failed)]
     failed += [f"- stalled, so that an old model is compared: {words}" for words in findings.stalled]
     columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
     decided = _grid(["outcome", "claim", "evidence"], claims)

@@ -12,23 +12,22 @@ deployment; classes, target and link speed were chosen after a look at the metho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 import turnout.models as models
+from turnout import Algorithm, Evaluate, Experiment, Run
 from turnout.data import Digits
 from turnout.deploy.settings import Flower
-from turnout.experiment import Algorithm, Evaluate, Experiment
 from turnout.running.records.records import Records
-from turnout.running.result import Run
 from turnout.settings import InProcess
 from turnout_papers.devices import HOW, Testbed
 from turnout_papers.recipes import on_one_core
 from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, sgd
-from turnout_papers.studies.claims import BySeed, Claim, better, same
-from turnout_papers.studies.drawing import Series, picture
+from turnout_papers.studies.claims import Claim, better, same
+from turnout_papers.studies.drawing import Series, line_chart, sheet
 from turnout_papers.studies.published import TABLE_2_TESTBED
 from turnout_papers.studies.study import (
     TUNING_SEEDS,
@@ -174,59 +173,47 @@ def rounds_to(seen: Look) -> float:
     return float(there[0] + 1) if len(there) else float(len(seen["accuracy"]))
 
 
+def seconds_to(seen: Look) -> float:
+    return rounds_to(seen) * a_round(seen)
+
+
 def _end(name: str) -> Callable[[Look], float]:
     """The last of some accuracies, in points."""
     return lambda seen: 100 * float(seen[name][-1])
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for method in METHODS:
         published = TABLE_2_TESTBED[method]
-        if method not in curves.looks:
-            found.append(row(method, "s a round", None, published["round"]))
-            continue
-        seen, total = curves.looks[method], curves.seen(method, a_round)
-        found.append(row(method, "s a round", total, published["round"]))
+        total = curves.seen(method, a_round)
+        yield row(method, "s a round", total, published["round"])
         for phase in PHASES:
-            part = {seed: 100 * usual(phase)(one) / total[seed] for seed, one in seen.items()}
-            found.append(row(method, f"{phase}, %", part, published.get(phase)))
-        found.append(row(method, "MB a round", curves.seen(method, lambda one: float(one["bytes"].mean()) / 1e6)))
-        found.append(row(method, "rounds to target", curves.seen(method, rounds_to)))
-        found.append(row(method, "s to target", curves.seen(method, lambda one: rounds_to(one) * a_round(one))))
-        found.append(row(method, "last accuracy, %", curves.seen(method, _end("accuracy"))))
+            part = {seed: 100 * s / total[seed] for seed, s in curves.seen(method, usual(phase)).items()}
+            yield row(method, f"{phase}, %", part, published.get(phase))
+        yield row(method, "MB a round", curves.seen(method, lambda one: float(one["bytes"].mean()) / 1e6))
+        yield row(method, "rounds to target", curves.seen(method, rounds_to))
+        yield row(method, "s to target", curves.seen(method, seconds_to))
+        yield row(method, "last accuracy, %", curves.seen(method, _end("accuracy")))
     shaped = [
         bool(one["shaped"][0]) for by_seed in curves.looks.values() for one in by_seed.values() if "shaped" in one
     ]
     how = "tc" if shaped and all(shaped) else "the devices themselves" if shaped else None
-    rate = ResultRow("all", "links shaped by", how, None, 0, None)
-    return [*found, rate, ResultRow("all", "FedAvg's learning rate", chosen(scale, curves), None, 0, None)]
+    yield ResultRow("all", "links shaped by", how, None, 0, None)
+    yield ResultRow("all", "FedAvg's learning rate", chosen(scale, curves), None, 0, None)
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    words = (
-        "a round of MTFL takes longer than one of FedAvg",
-        "a round of FedAvg takes longer than one of independent devices",
-        f"MTFL reaches {100 * TARGET:g} % personal accuracy in fewer rounds than FedAvg",
-        "MTFL's extra seconds a round are outweighed: it reaches that accuracy in less time than FedAvg",
-        "what devices measure in the end is what the replay in one process measures",
-    )
-    if not set(METHODS) <= curves.looks.keys():
-        return [Claim(claim, False, curves.why_missing(*METHODS)) for claim in words]
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
+    def compare(claim: str, more: str, less: str, number: Callable[[Look], float], unit: str = "s") -> Claim:
+        return better(claim, curves.seen(more, number), curves.seen(less, number), unit)
 
-    def of(number: Callable[[Look], float]) -> list[BySeed]:
-        return [curves.seen(method, number) for method in METHODS]
-
-    each, rounds = of(a_round), of(rounds_to)
-    seconds = of(lambda seen: rounds_to(seen) * a_round(seen))
+    yield compare("a round of MTFL takes longer than one of FedAvg", MTFL, FEDAVG, a_round)
+    yield compare("a round of FedAvg takes longer than one of independent devices", FEDAVG, ALONE, a_round)
+    claim = f"MTFL reaches {100 * TARGET:g} % personal accuracy in fewer rounds than FedAvg"
+    yield compare(claim, FEDAVG, MTFL, rounds_to, "rounds")
+    claim = "MTFL's extra seconds a round are outweighed: it reaches that accuracy in less time than FedAvg"
+    yield compare(claim, FEDAVG, MTFL, seconds_to)
     ends = {"devices": curves.seen(MTFL, _end("last")), "replay": curves.seen(MTFL, _end("accuracy"))}
-    return [
-        better(words[0], each[1], each[0], "s"),
-        better(words[1], each[0], each[2], "s"),
-        better(words[2], rounds[0], rounds[1], "rounds"),
-        better(words[3], seconds[0], seconds[1], "s"),
-        same(words[4], ends, 1e-6, "points"),
-    ]
+    yield same("what devices measure in the end is what the replay in one process measures", ends, 1e-6, "points")
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
@@ -239,7 +226,7 @@ def pictures(scale: str, curves: Curves) -> dict[str, str]:
         accuracy_T = np.mean([one["accuracy"] for one in seen], 0)
         second_T = np.mean([a_round(one) for one in seen]) * np.arange(1, len(accuracy_T) + 1)
         lines.append(Series(method, second_T, accuracy_T, colour))
-    return {"testbed.svg": picture([("Personal accuracy", "seconds", lines)], "percent")}
+    return {"testbed.svg": sheet([line_chart(lines, "Personal accuracy", "seconds", "percent")])}
 
 
-STUDY = Study("testbed", __doc__, "personal_accuracy", plan, rows, claims, pictures, look=look, then=deployed)
+STUDY = Study("testbed", __doc__, "personal_accuracy", plan, rows, claims, look=look, then=deployed, pictures=pictures)

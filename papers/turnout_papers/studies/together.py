@@ -8,26 +8,15 @@ personal accuracy is that of each member's own model on its own test data.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from turnout.experiment import Experiment
 from turnout_papers.recipes import together as recipes
 from turnout_papers.recipes.together import ALL, PAPERS, PLAIN, all_but
 from turnout_papers.studies.claims import Claim, above
-from turnout_papers.studies.drawing import (
-    WAYS,
-    bytes_chart,
-    line_chart,
-    megabytes,
-    over_rounds,
-    reached,
-    sheet,
-    spent,
-    times_fewer,
-    within,
-)  # fmt: skip
-from turnout_papers.studies.study import Curve, Curves, Part, ResultRow, Study, StudyPlan, last_fifth, row
+from turnout_papers.studies.drawing import WAYS, megabytes, reached, spent, times_fewer, within
+from turnout_papers.studies.study import Chart, Curve, Curves, Part, ResultRow, Study, StudyPlan, last_fifth, row
 
 PERSONAL, WORST = "personal_accuracy", "personal_accuracy_worst"
 MARGIN = 1.0  # points by which "at least as good" may miss
@@ -79,106 +68,78 @@ def plan(scale: str) -> StudyPlan:
     return StudyPlan(parts, [work if scale == "paper" else "shrunk: 8x8 digits and one hidden layer of 50", *notes])
 
 
-def rows(scale: str, curves: Curves) -> list[ResultRow]:
-    found = []
+def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for case in SIZES[scale]:
         for name in case.experiments():
-            if not curves.has(name):
-                found.append(row(name, "accuracy", None))
-                continue
             runs = [(seed, curves.curves[name][seed], spent_T) for seed, spent_T in spent(curves, name).items()]
             ends = {seed: reached(curve, spent_T, case.target) for seed, curve, spent_T in runs}
             there = {seed: end for seed, end in ends.items() if math.isfinite(end[0])}
             allowed = case.budget * case.clients * case.rounds
             affordable = {seed: 100 * within(curve, spent_T, allowed) for seed, curve, spent_T in runs}
-            found += [
-                curves.row(name, "accuracy", name, last_fifth),
-                curves.of(PERSONAL).row(name, "personal accuracy", name, last_fifth),
-                curves.of(WORST).row(name, "worst tenth", name, last_fifth),
-                row(name, "MB", megabytes(curves, name)),
-                row(name, "accuracy within the budget", affordable),
-                row(name, f"seeds that reach {case.target:.0%}", {0: float(len(there))}),
-                row(name, "rounds to it", {seed: end[0] for seed, end in there.items()}),
-                row(name, "MB to it", {seed: end[1] / 1e6 for seed, end in there.items()}),
-            ]
-    return found
+            yield curves.row(name, "accuracy", name, last_fifth)
+            yield curves.of(PERSONAL).row(name, "personal accuracy", name, last_fifth)
+            yield curves.of(WORST).row(name, "worst tenth", name, last_fifth)
+            yield row(name, "MB", megabytes(curves, name))
+            yield row(name, "accuracy within the budget", affordable)
+            if ends:
+                never = dict.fromkeys(ends, (math.nan, math.nan))
+                yield row(name, f"seeds that reach {case.target:.0%}", {0: float(len(there))})
+                yield row(name, "rounds to it", {seed: end[0] for seed, end in (there or never).items()})
+                yield row(name, "MB to it", {seed: end[1] / 1e6 for seed, end in (there or never).items()})
 
 
-def claims(scale: str, curves: Curves) -> list[Claim]:
-    return [
-        claim for case in SIZES[scale] for part in (_pieces, _combination, _ternary) for claim in part(case, curves)
-    ]
+def claims(scale: str, curves: Curves) -> Iterator[Claim]:
+    for case in SIZES[scale]:
+        yield from _pieces(case, curves)
+        yield from _combination(case, curves)
+        yield from _ternary(case, curves)
 
 
-def _pieces(case: HarshCase, curves: Curves) -> list[Claim]:
+def _pieces(case: HarshCase, curves: Curves) -> Iterator[Claim]:
     """Each piece against the same run without it."""
-    joins, soon, personal = case.rounds // 3, max(1, case.rounds // 6), curves.of(PERSONAL)
+    joins, soon = case.rounds // 3, max(1, case.rounds // 6)
 
     def newcomers(curve: Curve) -> float:
         """In points: the mean over the rounds after the first newcomer has joined."""
         return 100 * curve.mean(after=joins - 1, upto=joins + soon - 1)
 
-    compared: list[tuple[str, str, Callable[[Curve], float], Curves]] = [
+    for piece, words, number, measured in (
         ("C", "accuracy", last_fifth, curves),
         ("friends", "accuracy", last_fifth, curves),
-        ("personal", "personal accuracy", last_fifth, personal),
+        ("personal", "personal accuracy", last_fifth, curves.of(PERSONAL)),
         ("fast-reboot", f"accuracy in the {soon} rounds after the first joins", newcomers, curves),
-    ]
-    return [
-        measured.better(
-            f"{case.data}: {piece} improves all the others together, in {words}",
-            case.variant(ALL),
-            case.variant(all_but(piece)),
-            number,
-        )
-        for piece, words, number, measured in compared
-    ]
+    ):
+        claim = f"{case.data}: {piece} improves all the others together, in {words}"
+        yield measured.better(claim, case.variant(ALL), case.variant(all_but(piece)), number)
 
 
-def _combination(case: HarshCase, curves: Curves) -> list[Claim]:
-    found = []
+def _combination(case: HarshCase, curves: Curves) -> Iterator[Claim]:
     for words, measured in (("accuracy", curves), ("personal accuracy", curves.of(PERSONAL))):
-        claim = f"{case.data}: all together are at least as good as the best single paper{{}}, in {words}"
-        names = {name: case.variant(name) for name in PAPERS}
-        if missing := measured.undecided([claim.format("")], case.variant(ALL), *names.values()):
-            found += missing
-            continue
-        means = {}
-        for name, one in names.items():
-            values = measured.each(one, last_fifth).values()
-            means[name] = math.fsum(values) / len(values)
-        best = max(means, key=lambda name: means[name])
-        words = claim.format(f" ({best})")
-        found.append(measured.better(words, case.variant(ALL), names[best], last_fifth, margin=MARGIN))
-    return found
+        numbers = {name: measured.each(case.variant(name), last_fifth) for name in PAPERS}
+        best = max(numbers, key=lambda name: math.fsum(numbers[name].values()) / max(1, len(numbers[name])))
+        claim = f"{case.data}: all together are at least as good as the best single paper ({best}), in {words}"
+        yield measured.better(claim, case.variant(ALL), case.variant(best), last_fifth, margin=MARGIN)
 
 
-def _ternary(case: HarshCase, curves: Curves) -> list[Claim]:
+def _ternary(case: HarshCase, curves: Curves) -> Iterator[Claim]:
     """With the elastic term, whose u and v travel beside the messages, and without it."""
-    found = []
     for name, dense in DENSE.items():
         ours, theirs, where = case.variant(name), case.variant(dense), f"{case.data}, {name}"
         cheap = f"{where}: ternary messages cost at most {COST:g} points of accuracy"
+        yield curves.better(cheap, ours, theirs, last_fifth, margin=COST)
         few = f"{where}: with them at least {FEWER:g} times fewer bytes travel"
-        found += curves.undecided([cheap, few], ours, theirs) or [
-            curves.better(cheap, ours, theirs, last_fifth, margin=COST),
-            above(few, times_fewer(curves, theirs, ours, FEWER), unit=f"times beyond {FEWER:g}"),
-        ]
-    return found
+        yield above(few, times_fewer(curves, theirs, ours, FEWER), unit=f"times beyond {FEWER:g}")
 
 
-def pictures(scale: str, curves: Curves) -> dict[str, str]:
+def figures(scale: str) -> dict[str, list[Chart]]:
     """Accuracy over rounds and over bytes, personal accuracy over rounds: plain, each paper's method, and all."""
-    drawn = []
+    charts = []
     for case in SIZES[scale]:
-        names = curves.those_run({name: case.variant(name) for name in SHOWN})
-        if not names:
-            continue
-        drawn.append(line_chart(over_rounds(curves, names), f"{case.data}: accuracy", "round", "percent"))
-        own = over_rounds(curves.of(PERSONAL), names)
-        drawn.append(line_chart(own, f"{case.data}: personal accuracy", "round", "percent"))
-        drawn.append(bytes_chart(curves, f"{case.data}: accuracy by bytes, up and down", names))
-    return {"together.svg": sheet(drawn)} if drawn else {}
+        lines = {name: case.variant(name) for name in SHOWN}
+        charts.append(Chart(f"{case.data}: accuracy", lines))
+        charts.append(Chart(f"{case.data}: personal accuracy", lines, PERSONAL))
+        charts.append(Chart(f"{case.data}: accuracy by bytes, up and down", lines, bytes=True))
+    return {"together.svg": charts}
 
 
-STUDY = Study("together", __doc__, "global_accuracy", plan, rows, claims, pictures, (PERSONAL, WORST, *WAYS))
+STUDY = Study("together", __doc__, "global_accuracy", plan, rows, claims, figures, (PERSONAL, WORST, *WAYS))

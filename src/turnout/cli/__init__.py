@@ -1,14 +1,13 @@
 """The command line: a table of commands, each loaded when it is used.
 
-running.py    `turnout run`; planning.py: from its arguments to a plan of runs; outcome.py: results as table and JSON
+running.py    `turnout run`; planning.py: from its arguments to a plan of runs
 seeing.py     `turnout runs`, `show`, `plot`, `report`, `check`, `watch`
 comparing.py  `turnout compare`
 exporting.py  `turnout export`, `predict`
 looking.py    `turnout list`, `data`, `init`
 fleet.py      `turnout fleet`, `advise`
-measuring.py  `turnout trace record`, `trace device`
+measuring.py  `turnout trace record`
 deploying.py  `turnout deploy`, `turnout device`
-parity.py     `turnout parity`
 common.py     printing and options that several commands share
 
 May import everything. Commands do so when they are called, so that help and mistyped commands are answered without
@@ -26,9 +25,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import click
 import typer
@@ -36,9 +33,6 @@ from typer.core import TyperGroup
 
 from turnout import __version__
 from turnout.errors import UserError, near, out_of_memory
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 EXAMPLES = """
 Examples:
@@ -93,10 +87,7 @@ COMMANDS = {
     "init": Command("turnout.cli.looking:init", "Write an experiment file to start from."),
     "data": Command("turnout.cli.looking:data", "Show where data files are searched for."),
     "fleet": Command("turnout.cli.fleet:fleet", "Read a fleet's log and describe who turns up when.", "turnout.fleet"),
-    "parity": Command("turnout.cli.parity:parity", "Compare the runtimes of this machine with one process."),
-    "trace": Command(
-        "turnout.cli.measuring:trace", "Measure this machine's participation trace and its training speed."
-    ),
+    "trace": Command("turnout.cli.measuring:trace", "Measure this machine's participation trace."),
     "deploy": Command("turnout.cli.deploying:deploy", "Train on real devices through Flower.", "turnout.deploy"),
     "device": Command("turnout.cli.deploying:device", "Run a device of such a training.", "turnout.deploy"),
     "study": Command("turnout_papers.cli:app", "Run published tables and decide their claims.", "turnout_papers"),
@@ -106,19 +97,11 @@ typer.core.HAS_RICH = False  # help is plain text here, and with rich its bracke
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "add_completion": False}
 
 
-@cache
-def added_commands() -> dict[str, EntryPoint]:
-    """The commands that installed packages add by entry points of the group `turnout.commands`; none is loaded."""
-
-    return {entry.name: entry for entry in entry_points(group="turnout.commands") if entry.name not in COMMANDS}
-
-
 class CommandTable(TyperGroup):
     """A group of commands that are listed from the table and imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        own = [name for name, row in COMMANDS.items() if importlib.util.find_spec(row.needs) is not None]
-        return [*own, *added_commands()]
+        return [name for name, row in COMMANDS.items() if importlib.util.find_spec(row.needs) is not None]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -131,34 +114,17 @@ class CommandTable(TyperGroup):
             raise
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in COMMANDS:
-            row = COMMANDS[cmd_name]
-            if importlib.util.find_spec(row.needs) is None:
-                package = row.needs.replace("_", "-")
-                raise UserError(
-                    f"turnout {cmd_name} needs {row.needs}, which is not installed here: pip install {package}"
-                )
-            module, _, name = row.place.partition(":")
-            return as_command(cmd_name, getattr(importlib.import_module(module), name))
-        if cmd_name in added_commands():
-            entry = added_commands()[cmd_name]
-            try:
-                return as_command(cmd_name, entry.load())
-            except Exception as error:  # any failure of an installed package's import
-                package = entry.dist.name if entry.dist else entry.value
-                print_error(f"warning: cannot load the command {cmd_name!r} of {package}: {error}", "yellow")
-        return None
+        if (row := COMMANDS.get(cmd_name)) is None:
+            return None
+        if importlib.util.find_spec(row.needs) is None:
+            package = row.needs.replace("_", "-")
+            raise UserError(f"turnout {cmd_name} needs {row.needs}, which is not installed here: pip install {package}")
+        module, _, name = row.place.partition(":")
+        return as_command(cmd_name, getattr(importlib.import_module(module), name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = []
-        for name in self.list_commands(ctx):
-            if (entry := added_commands().get(name)) is None:
-                rows.append((name, COMMANDS[name].help))
-            else:  # which is not loaded for one line about it
-                summary = entry.dist.metadata.get_all("Summary") if entry.dist else [entry.value]
-                rows.append((name, str(summary[0] if summary else f"A command of {entry.dist and entry.dist.name}.")))
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl([(name, COMMANDS[name].help) for name in self.list_commands(ctx)])
 
 
 def as_command(name: str, thing: Any) -> click.Command:

@@ -127,20 +127,11 @@ def log_options(
     gaps: Annotated[
         str, typer.Option(metavar="outage|skip", help="Days without any client: an outage, or not part of the log.")
     ] = "outage",
-    separator: Annotated[str | None, typer.Option(help="The character between the cells of a CSV.")] = None,
     time_format: Annotated[
         str | None, typer.Option(help="The format of times, as for strptime: '%d.%m.%Y %H:%M'.")
     ] = None,
     full_work: Annotated[float, typer.Option(help="The number that means all of the work: 100 for percent.")] = 1.0,
     first_round: Annotated[int | None, typer.Option(help="The number of the log's first round.")] = None,
-    capacity: Annotated[
-        str | None, typer.Option(metavar="FILE", help="FedScale's capacity trace: decides the work.")
-    ] = None,
-    samples: Annotated[int | None, typer.Option(help="With --capacity: samples to train on in a round.")] = None,
-    megabytes: Annotated[float | None, typer.Option(help="With --capacity: the size of the model.")] = None,
-    deadline: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --capacity: the longest a round may take.")
-    ] = None,
     owners: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="CSV of client,owner: the owner of the data of each client of the log."),

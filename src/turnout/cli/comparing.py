@@ -73,7 +73,7 @@ def _run(sources: list[str], seeds: int, jobs: int | None, out: Path | None, qui
     from turnout.cli.planning import check_numbers, read_source
     from turnout.running.folder import new_folder
     from turnout.running.plan import RunPlan, planned_runs
-    from turnout.running.planned import explained, run_planned
+    from turnout.running.runs import explained, run_planned
     from turnout.view import HOOKS
 
     check_numbers(seeds, jobs)

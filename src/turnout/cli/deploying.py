@@ -91,11 +91,10 @@ def server(
     turnout deploy server app --in-memory      hundreds of devices
     """
     check_extra()
-    from turnout.deploy.processes import ServerPlace, Tls
-    from turnout.deploy.serving import LOOK, Serving
+    from turnout.deploy.processes import LOOK, ServerPlace, Serving
 
-    tls = None if certificates is None else Tls(certificates.absolute(), known_keys=not any_node)
-    place = ServerPlace(folder.absolute() / "app", folder.absolute() / "server", host, port, tls, in_memory)
+    root, secure = folder.absolute(), certificates and certificates.absolute()
+    place = ServerPlace(root / "app", root / "server", host, port, secure, any_node, in_memory)
     keys = None if any_node else folder / "devices"
     serving = Serving(place, folder / "experiment.toml", out or folder / "run", keys, say)
     try:
@@ -138,9 +137,10 @@ def run_device(files: Files, once: Once = False, stock: Stock = False, pause: Pa
     turnout device run one.toml two.toml       several devices in one process
     turnout device run device.toml --stock     Flower's own SuperNode: a process for every message, much slower
     """
-    from turnout.deploy.device import keep_running, run_once
-
     check_extra()
+    from turnout.deploy.device import keep_running
+    from turnout.deploy.warm import run_once
+
     if once:
         run_once(files)
     else:

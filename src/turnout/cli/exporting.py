@@ -20,18 +20,14 @@ Model = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="The trained model: .safetensors (weights), .pt (TorchScript), .pt2 (torch.export) or .onnx.",
+        help="The trained model: .safetensors (weights), .pt2 (torch.export) or .onnx.",
     ),
 ]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The records as CSV files, one per table.")]
-Parquet = Annotated[Path | None, typer.Option(metavar="DIR", help="The records as Parquet files (needs pyarrow).")]
 TensorBoard = Annotated[
     Path | None, typer.Option("--tensorboard", metavar="DIR", help="The curves as TensorBoard event files.")
 ]
 MLflow = Annotated[str | None, typer.Option("--mlflow", metavar="URI", help="The curves and settings to MLflow.")]
-Devices = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The times its clients took, as devices for `world.devices`.")
-]
 
 
 @permits_code
@@ -41,10 +37,8 @@ def export(
     client: Client = None,
     module: Module = None,
     csv: Csv = None,
-    parquet: Parquet = None,
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
-    devices: Devices = None,
     data_dir: DataDir = None,
 ) -> None:
     """Write a run's trained model, or its records, for other programs.
@@ -56,47 +50,28 @@ def export(
     \b
     turnout export runs/mine --model model.safetensors
     turnout export runs/mine --model client-3.onnx --client 3
-    turnout export runs/mine --model model.pt --module package.module:Name
+    turnout export runs/mine --model model.pt2 --module package.module:Name
     turnout export runs/mine --csv tables
-    turnout export runs/mine --parquet tables --tensorboard board
+    turnout export runs/mine --tensorboard board
     turnout export runs/mine --mlflow http://localhost:5000
-    turnout export runs/deployment --devices fleet.csv
     """
-    if model is csv is parquet is tensorboard is mlflow is devices is None:
-        raise UserError(
-            "say what to write: --model FILE, --csv DIR, --parquet DIR, --tensorboard DIR, --mlflow URI or "
-            "--devices FILE"
-        )
+    if model is csv is tensorboard is mlflow is None:
+        raise UserError("say what to write: --model FILE, --csv DIR, --tensorboard DIR or --mlflow URI")
     if module is not None and model is None:
         raise UserError("--module builds the model that is written: use it with --model FILE")
     if client is not None and model is None:
         raise UserError("--client chooses a model: use it with --model FILE")
     if model is not None:
         _write_model(run, model, client, module, data_dir)
-    if csv is not None or parquet is not None:
-        from turnout.view.report.export import write_csv, write_parquet
+    if csv is not None:
+        from turnout.view.report.export import write_csv
 
-        for folder, write in ((csv, write_csv), (parquet, write_parquet)):
-            if folder is not None:
-                for name, rows in write(run, folder).items():
-                    say(f"{folder / name}: {rows:,} rows", stderr=False)
+        for name, rows in write_csv(run, csv).items():
+            say(f"{csv / name}: {rows:,} rows", stderr=False)
     if tensorboard is not None:
         _replay(run, f"tensorboard:{tensorboard}", f"tensorboard --logdir {tensorboard} shows")
     if mlflow is not None:
         _replay(run, f"mlflow:{mlflow}", f"{mlflow} has")
-    if devices is not None:
-        write_devices(run, devices)
-
-
-def write_devices(run: Path, path: Path) -> None:
-    """Write the devices that a run's times give, and print how to use them."""
-    from turnout.running.observed_times import write_observed_devices
-
-    check_destination("--devices", path)
-    found = write_observed_devices(run, path)
-    noise = f", noise={found.noise:.2g}" if found.noise > 0.005 else ""
-    say(f"{path}: {len(found.rows)} devices; use them with", stderr=False)
-    say(f'  --set \'world.devices={{kind="device-file", path="{path}"{noise}}}\'', stderr=False)
 
 
 def _opened(run: Path, data_dir: Path | None, client: str | None) -> Run:
@@ -130,6 +105,15 @@ def _replay(run: Path, tracker: str, where: str) -> None:
     say(f"{where} {len(sent)} run{'s' * (len(sent) > 1)}: {', '.join(list(sent)[:6])}", stderr=False)
 
 
+def _label_of(run: Path) -> str | None:
+    """The label column of a run on a table; None for other data."""
+    from turnout.running.config.read import read_file
+
+    data = read_file(run / "experiment.toml").get("world", {}).get("data", {})
+    label = data.get("label") if isinstance(data, dict) else None
+    return label if isinstance(label, str) else None
+
+
 @permits_code
 def predict(
     run: RunFolder,
@@ -150,14 +134,13 @@ def predict(
     turnout predict runs/mine new-people.csv --client Ulm --out predicted.csv
     turnout predict runs/mine new-people.csv --module package.module:Name
     """
-    from turnout.running.prediction import predict as predicted
-    from turnout.running.result import label_of
     from turnout.running.trained import module_named
+    from turnout.running.trained import predict as predicted
 
     if out is not None:
         check_destination("--out", out)
     given, opened = module_named(module), _opened(run, data_dir, client)
-    found = predicted(opened.model(client, given), opened.data(), data, label_of(run), data_dir)
+    found = predicted(opened.model(client, given), opened.data(), data, _label_of(run), data_dir)
     text = io.StringIO()
     found.write(text)
     if out is None:

@@ -21,7 +21,6 @@ from turnout.cli.common import (
     say,
     write_json,
 )
-from turnout.cli.exporting import write_devices
 from turnout.errors import UserError
 from turnout.machine.files import check_destination
 
@@ -41,7 +40,6 @@ Devices = Annotated[
     Path | None, typer.Option(metavar="FILE", help="For a run: its recorded times as devices for world.devices.")
 ]
 Example = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a synthetic log to try this on.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Leave out the comparison with simulated logs.")]
 
 
 @reads_a_log
@@ -53,7 +51,6 @@ def fleet(
     csv: Csv = None,
     devices: Devices = None,
     example: Example = None,
-    quick: Quick = False,
 ) -> None:
     """Read a fleet's log and describe who turns up when, for how long, with whom, and who rarely does.
 
@@ -65,7 +62,7 @@ def fleet(
     turnout fleet checkins.csv --every 1h --out fleet.html
     turnout fleet log.csv --client device --round t --work epochs --full-work 5 --missing not-asked
     turnout fleet sessions.parquet --start connected --end disconnected --every 15min --csv turnout.csv
-    turnout fleet client_behave_trace --every 1h --capacity client_device_capacity --samples 600 --megabytes 20
+    turnout fleet client_behave_trace --every 1h
     turnout fleet runs/mine
     turnout fleet runs/deployment --devices fleet.csv
     """
@@ -84,16 +81,14 @@ def fleet(
     elif log is not None and devices is not None:
         write_devices(log, devices)
     elif log is not None:
-        _describe(log, reading, out, json, csv, quick)
+        _describe(log, reading, out, json, csv)
 
 
-def _describe(log: Path, reading: Reading, out: Path | None, json: Path | None, csv: Path | None, quick: bool) -> None:
+def _describe(log: Path, reading: Reading, out: Path | None, json: Path | None, csv: Path | None) -> None:
     from turnout.fleet import read_fleet
     from turnout.fleet.diagnosis import as_json, diagnose, parts_to_try
-    from turnout.fleet.diagnosis_page import write_fleet_page, write_fleet_picture
-    from turnout.fleet.diagnosis_text import as_text
-    from turnout.fleet.fit import fit
-    from turnout.fleet.fleet_participation import compare_with_log
+    from turnout.fleet.diagnosis_page import as_text, write_fleet_page, write_fleet_picture
+    from turnout.fleet.fleet_model import fit
     from turnout.fleet.read_log import with_run_examples
     from turnout.machine.files import replacing, write_whole
     from turnout.machine.terminal import console
@@ -108,16 +103,14 @@ def _describe(log: Path, reading: Reading, out: Path | None, json: Path | None, 
         model = fit(fleet)
         found = diagnose(fleet, model)
         parts = parts_to_try(found, reading)
-        progress.update("drawing from the log")
-        comparison = None if quick else compare_with_log(fleet, model)
-    for piece in as_text(found, parts, comparison):
+    for piece in as_text(found, parts):
         screen.print(piece, soft_wrap=False)
     if out is not None and out.suffix == ".svg":
-        write_fleet_picture(out, fleet, found, comparison)
+        write_fleet_picture(out, fleet, found)
     elif out is not None:
-        write_fleet_page(out, fleet, found, model.groups, parts, comparison)
+        write_fleet_page(out, fleet, found, model.groups, parts)
     if json is not None:
-        write_whole(json, as_json(found, parts, comparison))
+        write_whole(json, as_json(found, parts))
     if csv is not None:
         with replacing(csv) as temporary:
             write_turnout(temporary, fleet.rows(whole=True))
@@ -199,9 +192,20 @@ def advise(
         return
     console().print(found.table())
     say(found.sentence(), "bold", stderr=False)
-    for heading, lines in (("it hinges on", found.hinge_sentences()), ("it costs", found.cost_sentences())):
+    for heading, lines in (("world by world", found.world_sentences()), ("it costs", found.cost_sentences())):
         say(f"\n{heading}", "bold", stderr=False)
         for line in lines:
             say(f"  · {line}", stderr=False)
     say(f"\npage: {folder / 'advice.html'}", stderr=False)
     say(f"run it: turnout run {folder / 'recommended.toml'}", stderr=False)
+
+
+def write_devices(run: Path, path: Path) -> None:
+    """Write the devices that a run's times give, and print how to use them."""
+    from turnout.fleet.observed_times import write_observed_devices
+
+    check_destination("--devices", path)
+    found = write_observed_devices(run, path)
+    noise = f", noise={found.noise:.2g}" if found.noise > 0.005 else ""
+    say(f"{path}: {len(found.rows)} devices; use them with", stderr=False)
+    say(f'  --set \'world.devices={{kind="device-file", path="{path}"{noise}}}\'', stderr=False)

@@ -23,7 +23,6 @@ written as its path: kind = "package.module:Name"."""
 
 def list_parts(
     only: Annotated[str | None, typer.Argument(help="Only one role, such as participation; or: recipes.")] = None,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="The kinds as a Markdown page.")] = False,
 ) -> None:
     """List the recipes and the kinds of every part.
 
@@ -32,17 +31,13 @@ def list_parts(
     \b
     turnout list
     turnout list weighting
-    turnout list --markdown
     """
     from rich.text import Text
 
     from turnout.machine.terminal import console
     from turnout.recipes import recipes
-    from turnout.running.config.catalogue import first_sentence, kinds, markdown
+    from turnout.running.config.catalogue import first_sentence, kinds
 
-    if as_markdown:
-        typer.echo(markdown(), nl=False)
-        return
     found = kinds()
     known = ["recipes", *found]
     if only is not None and only not in known:

@@ -1,4 +1,4 @@
-"""`turnout trace record` and `device`: measure this machine's participation trace, and how fast it trains a model."""
+"""`turnout trace record`: measure this machine's participation trace."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.common import Force, permits_code, say
+from turnout.cli.common import Force, say
 from turnout.errors import UserError
 
-TRACE = """Measure this machine's participation trace and its training speed.
+TRACE = """Measure this machine's participation trace.
 
 \b
 turnout trace record --out mine.csv
-turnout trace device digits --out laptop.csv
 turnout run digits --set 'world.participation={kind="fleet-log", path="mine.csv", mode="blocks", of="client"}'
 """
 trace = typer.Typer(no_args_is_help=True, help=TRACE, rich_markup_mode=None)
@@ -23,6 +22,11 @@ Load = Annotated[
     list[float] | None,
     typer.Option(help="Share of the CPU a competitor takes, 0 to below 1; repeatable. [default: 0 .3 .5 .7 .9]"),
 ]
+
+
+@trace.callback()
+def measures() -> None:  # a group of one command is still a group
+    pass
 
 
 @trace.command()
@@ -52,7 +56,8 @@ def record(
     from turnout.machine.terminal import console
     from turnout.world.recording import PAPER_LOADS, Row, record_log
 
-    _check_out(out, force)
+    if out.exists() and not force:
+        raise UserError(f"{out} exists already: choose another --out, or add --force")
     if not out.absolute().parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}; create it first")
     loads = load or PAPER_LOADS
@@ -70,40 +75,3 @@ def record(
         shares = [share for _, name, share in rows if name == client]
         say(f"{client}: finished {sum(shares) / len(shares):.0%} of the work on average", stderr=False)
     say(f"log: {out} ({len(rows)} rows)", stderr=False)
-
-
-@trace.command()
-@permits_code
-def device(
-    source: Annotated[
-        str | None, typer.Argument(metavar="[RECIPE|FILE.toml]", help="The model and local training to measure.")
-    ] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The file of devices to write.")] = Path("device.csv"),
-    name: Annotated[str, typer.Option(help="The name of this device.")] = "this-machine",
-    down_mbps: Annotated[float, typer.Option(help="Mbit/s to this device; not measured here.")] = 36.0,
-    up_mbps: Annotated[float, typer.Option(help="Mbit/s from this device; not measured here.")] = 11.2,
-    latency: Annotated[float, typer.Option(help="Seconds before a transfer begins.")] = 0.04,
-    seconds: Annotated[float, typer.Option(help="The time to measure for.")] = 3.0,
-    force: Force = False,
-) -> None:
-    """Measure how many samples a second this machine trains on, as one client alone, on one thread.
-
-    The file is one for `world.devices`. Links are not measured: give the numbers of yours.
-
-    \b
-    turnout trace device digits --out laptop.csv --up-mbps 5
-    turnout run digits --set 'world.devices={kind="device-file", path="laptop.csv", mode="resample"}'
-    """
-    from turnout.cli.planning import DEFAULT_RECIPE, one_experiment
-    from turnout.running.observed_times import samples_per_second
-    from turnout.world.devices.device_file import DeviceRow, write_devices
-
-    _check_out(out, force)
-    speed = samples_per_second(one_experiment(source or DEFAULT_RECIPE), seconds)
-    write_devices(out, [DeviceRow(name, speed, down_mbps, up_mbps, latency, name)])
-    say(f"{name}: {speed:,.0f} samples a second; {out}", stderr=False)
-
-
-def _check_out(out: Path, force: bool) -> None:
-    if out.exists() and not force:
-        raise UserError(f"{out} exists already: choose another --out, or add --force")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.parts.closing import Deadline, FirstReplies, WaitForAll
 from turnout.recipes import cook, find_recipe
-from turnout.running.config.read import from_table, load, parse_value, read_file, with_setting, with_value
-from turnout.running.config.variants import variants_in
+from turnout.running.config.read import from_table, load, parse_value, read_file
+from turnout.running.config.variants import variants_in, with_setting, with_value
 from turnout.running.folder import contents, new_folder
 from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs, tracked_by
-from turnout.running.records.finding import RunEntry, read_run_list
+from turnout.running.records.finding import read_run_list
+from turnout.running.records.runs import FoundRun
 from turnout.runtimes.crew import KEPT
 from turnout.runtimes.processes import GROUP, Ranks, opened, under_torchrun
 from turnout.settings import InProcess, Processes
@@ -40,12 +40,11 @@ def make_plan(
     out: Path | None,
     resume: bool,
     track: Sequence[str] = (),
-    deadlines: str | None = None,
 ) -> RunPlan:
     """The planned runs, with trackers; `--resume --out DIR` without a source means the runs in the folder."""
     if resume and out is None:
         raise UserError("--resume needs the folder of the runs: turnout run --out DIR --resume")
-    if source is None and resume and not grid and seeds is None and deadlines is None and out is not None:
+    if source is None and resume and not grid and seeds is None and out is not None:
         if _holds_runs(out):
             return _from_folder(out, settings, track)
         if not out.exists():
@@ -57,7 +56,7 @@ def make_plan(
     refuse_twice(settings, grid)
     title, variants = read_source(source or DEFAULT_RECIPE)
     variants = {name: _with_settings(experiment, settings) for name, experiment in variants.items()}
-    variants = tracked_by(with_deadlines(with_grid(variants, grid), deadlines), track)
+    variants = tracked_by(with_grid(variants, grid), track)
     first = next(iter(variants.values())).seed
     count = seeds or (SEEDS_TO_COMPARE if len(variants) > 1 else 1)
     plan = RunPlan(title, planned_runs(variants, range(first, first + count)), out or new_folder(title))
@@ -121,32 +120,6 @@ def _path(setting: str) -> str:
     return setting.partition("=")[0].strip().removesuffix(".kind")
 
 
-def with_deadlines(variants: Mapping[str, Experiment], deadlines: str | None) -> dict[str, Experiment]:
-    """Every variant with every deadline, named after it; a closing that has `seconds` keeps its other settings."""
-    if deadlines is None:
-        return dict(variants)
-    found = {}
-    for text in map(str.strip, deadlines.split(",")):
-        try:
-            seconds = None if text == "none" else float(text)
-        except ValueError:
-            seconds = 0.0
-        if seconds is not None and not 0 < seconds < float("inf"):
-            raise UserError(f"--deadline {text!r}: give simulated seconds, such as --deadline 30,60,none")
-        name = "no deadline" if seconds is None else f"deadline {seconds:g} s"
-        for variant, experiment in variants.items():
-            closing = getattr(experiment.algorithm, "closing", None)
-            if seconds is None:
-                closing = WaitForAll()
-            elif isinstance(closing, Deadline | FirstReplies):
-                closing = replace(closing, seconds=seconds)
-            else:
-                closing = Deadline(seconds)
-            label = f"{variant}, {name}" if len(variants) > 1 else name
-            found[label] = experiment.but(**{"algorithm.closing": closing})
-    return found
-
-
 def with_grid(variants: Mapping[str, Experiment], grid: Sequence[str]) -> dict[str, Experiment]:
     """Every variant with every combination of the grid's values, named after them."""
     axes = [parse_axis(axis) for axis in grid]
@@ -200,15 +173,16 @@ def _holds_runs(out: Path) -> bool:
 
 def _from_folder(out: Path, settings: Sequence[str], track: Sequence[str]) -> RunPlan:
     """The runs in a folder, finished or not."""
-    title, entries = out.name, [RunEntry("", 0, ".")]
+    title, found = out.name, [FoundRun("", 0, out)]
     if (out / "runs.json").is_file():
         listed = read_run_list(out)
-        title, entries = listed.title, list(listed.runs)
+        title, found = listed.title, listed.runs
     runs = []
-    for entry in entries:
-        given = _with_settings(load(out / entry.path / "experiment.toml"), settings)
+    for run in found:
+        given = _with_settings(load(run.path / "experiment.toml"), settings)
         experiment = tracked_by({"": given}, track)[""]
-        runs.append(PlannedRun(entry.variant or experiment.title or title, experiment.seed, experiment, entry.path))
+        path = str(run.path.relative_to(out))
+        runs.append(PlannedRun(run.variant or experiment.title or title, experiment.seed, experiment, path))
     return RunPlan(title, runs, out)
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from turnout.cli.common import DataDir, Jobs, Json, Quiet, check_json, permits_code, say, write_json
 from turnout.errors import UserError
+
+if TYPE_CHECKING:
+    from turnout.running.display import Failed
+    from turnout.running.plan import RunPlan
 
 Source = Annotated[
     str | None,
@@ -45,14 +51,6 @@ Track = Annotated[
         "your own as package.module:Name; repeatable.",
     ),
 ]
-Deadlines = Annotated[
-    str | None,
-    typer.Option(
-        "--deadline",
-        metavar="30,60,120",
-        help="Run a variant for each deadline of a round, in simulated seconds (needs world.devices); or none.",
-    ),
-]
 Profile = Annotated[bool, typer.Option("--profile", help="Show where the time goes: seconds by stage of the round.")]
 OtherEngine = Annotated[
     bool,
@@ -77,7 +75,6 @@ def run(
     profile: Profile = False,
     track: Track = None,
     other_engine: OtherEngine = False,
-    deadline: Deadlines = None,
 ) -> None:
     """Run an experiment, or compare several.
 
@@ -95,17 +92,14 @@ def run(
     turnout run digits --track tensorboard --track mlflow:http://localhost:5000
     turnout run my.toml --processes 4
     torchrun --nproc-per-node 4 -m turnout run my.toml
-    turnout run digits --set world.devices.kind=tiers --deadline 0.1,0.3,none --set stop.target=0.8
+    turnout run fleet.toml --grid algorithm.closing.seconds=0.1,0.3 --set stop.target=0.8
     """
-    from turnout.cli import outcome, planning
+    from turnout.cli import planning
     from turnout.machine.terminal import console
-    from turnout.running.planned import explained, run_planned
-    from turnout.running.profile import NOTHING, profile_table, read_profile
-    from turnout.running.records.finding import find_runs
-    from turnout.running.reported import print_table, say_warnings, say_where
+    from turnout.running.profile import profile_table, read_profiles
+    from turnout.running.runs import explained, print_table, run_planned, say_warnings, say_where
     from turnout.runtimes.processes import follow_torchrun
     from turnout.view import HOOKS, make_table
-    from turnout.view.report.simulated_time import fastest
 
     start = time.monotonic()
     if planning.follows():
@@ -116,7 +110,7 @@ def run(
         raise UserError("--resume continues the run in --out, and --overwrite deletes it: leave one of them out")
     if overwrite and out is None:
         raise UserError("--overwrite deletes the run in a folder: name it with --out")
-    plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume, track or [], deadline)
+    plan = planning.make_plan(source, settings or [], grid or [], seeds, out, resume, track or [])
     plan = planning.with_processes(plan, processes, jobs)
     if not quiet:
         say(plan.text())
@@ -130,17 +124,15 @@ def run(
         say(f"\ninterrupted; resume with: {shlex.join(['turnout', 'run', '--out', str(plan.out), '--resume'])}")
         raise typer.Exit(130) from None
     if json_to is not None:
-        write_json(outcome.as_json(plan, failed, time.monotonic() - start), json_to)
+        write_json(_as_json(plan, failed, time.monotonic() - start), json_to)
     if len(plan.runs) == len(failed) == 1 and failed[0].mistake:
         if failed[0].began:
             say_where(plan.out, stderr=True)
         raise UserError(failed[0].why)
     if json_to != "-":
         print_table(make_table, plan.out)
-        if deadline is not None and (words := fastest(find_runs(plan.out), None)):
-            say(words, stderr=False)
-        if profile and (found := [p for run in plan.runs if (p := read_profile(plan.out / run.path))]):
-            console().print(profile_table(sum(found, NOTHING)))  # of all runs together
+        if profile:
+            console().print(profile_table(*read_profiles(plan.out / run.path for run in plan.runs)))
         say_where(plan.out)
     say_warnings(plan.out)
     if failed:
@@ -148,3 +140,44 @@ def run(
         raise typer.Exit(2 if len(failed) == len(plan.runs) and all(f.mistake for f in failed) else 1)
     if sys.stdout is not None:  # None if the caller closed it
         sys.stdout.flush()
+
+
+def _as_json(plan: RunPlan, failed: Sequence[Failed], seconds: float) -> dict[str, Any]:
+    """All runs that have records, the rows of the table, and which runs failed."""
+    import numpy as np
+
+    from turnout.running.records.finding import find_runs
+    from turnout.running.records.runs import Runs
+    from turnout.running.records.warnings import warnings_of
+    from turnout.running.result import Run
+
+    def finite(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    listed: list[dict[str, Any]] = []
+    table: list[dict[str, Any]] = []
+    try:
+        runs = find_runs(plan.out)
+    except UserError:  # no records
+        runs = Runs(plan.title, ())
+    for run in runs.runs:
+        planned = next(one for one in plan.runs if (plan.out / one.path).resolve() == run.path.resolve())
+        listed.append({
+            "variant": planned.variant,
+            "seed": planned.seed,
+            "folder": str(run.path),
+            "final": {metric: finite(run.final(metric)) for metric in runs.metrics},
+            "rounds": len(run.rounds["round"]),
+            "seconds": round(run.total("seconds"), 3),
+            "warnings": warnings_of(run),
+            "stopped": Run(run.path, planned.experiment).stopped(),
+        })  # fmt: skip
+    for variant, found in runs.variants.items():  # mean and deviation (n - 1) over seeds; none for one seed
+        name = plan.runs[0].variant if len(plan.runs) == 1 else variant
+        for metric in runs.metrics:
+            values = np.array([run.final(metric) for run in found])
+            spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+            numbers = {"mean": finite(float(values.mean())), "spread": finite(spread), "seeds": len(values)}
+            table.append({"variant": name, "metric": metric, **numbers})
+    why = [{"run": f.name, "why": f.why} for f in failed]
+    return {"title": plan.title, "runs": listed, "table": table, "failed": why, "command_seconds": round(seconds, 3)}

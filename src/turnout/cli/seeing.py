@@ -76,23 +76,22 @@ def _table(folder: Path, listed: list[ListedRun]) -> Table:
 
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The picture: .svg, .png or .pdf.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The picture, an .svg file.")],
     metric: Metrics = None,
 ) -> None:
     """Draw curves of runs into one picture.
 
     A line for each variant, its mean over seeds with a band of one standard deviation; one chart for each metric.
-    Several runs or folders of runs are drawn together. The suffix sets the format: .svg, .png or .pdf.
+    Several runs or folders of runs are drawn together.
 
     \b
     turnout plot runs/mine --out accuracy.svg
-    turnout plot runs/fedavg runs/scaffold --metric global_accuracy --metric bytes_up --out both.pdf
+    turnout plot runs/fedavg runs/scaffold --metric global_accuracy --metric bytes_up --out both.svg
     """
     from turnout.running.charts.units import size
-    from turnout.view.report.figure import check_form, write_figure
+    from turnout.view.report.lines import write_figure
 
     check_destination("--out", out)
-    check_form(out)
     drawn = write_figure(runs, metric or [], out)
     say(f"{out}: {', '.join(drawn)}, {size(out.stat().st_size)}", stderr=False)
 
@@ -116,9 +115,9 @@ def show(
     from rich.text import Text
 
     from turnout.machine.terminal import console
-    from turnout.running.reported import say_warnings, say_where
+    from turnout.running.runs import say_warnings, say_where
     from turnout.running.state import listed_run, listed_runs
-    from turnout.view.report.text import shown
+    from turnout.view.report.short import shown
 
     folder = run or listed_runs(Path("."))[0].path
     screen = console()
@@ -146,7 +145,7 @@ def report(
     turnout report runs/mine --target 0.9
     """
     from turnout.machine.terminal import console
-    from turnout.running.reported import say_warnings, say_where
+    from turnout.running.runs import say_warnings, say_where
     from turnout.view.report.page import write_picture, write_report
     from turnout.view.report.results import results_table
 
@@ -195,9 +194,9 @@ def watch(
 ) -> None:
     """Watch runs in the browser, while they run.
 
-    Running and finished runs, charts that follow the rounds, the clients that train now, every client's history, runs
-    compared, studies and their claims; runs can be started, stopped and resumed. The printed address has a token:
-    without it the page is read-only (and only from this machine). Ctrl-C ends the page, not the runs.
+    Running and finished runs, charts that follow the rounds, the clients that train now, every client's history; runs
+    can be started, stopped and resumed. The printed address has a token: without it the page is read-only (and only
+    from this machine). Ctrl-C ends the page, not the runs.
 
     \b
     turnout watch

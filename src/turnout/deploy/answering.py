@@ -10,6 +10,7 @@ Shape letters: P shared parameters; tensors of clients have one row here.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from turnout.deploy.keys import sign, signed_text
-from turnout.deploy.policy import Policy
 from turnout.deploy.runtime import SHARED, turnout_after
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Download, Limit, Measure, Outbox
@@ -38,39 +38,34 @@ HELD = "held"  # among the rows on disk: the shared parameters at the beginning 
 EASY = 0.5  # part of the time there is: work that is expected to take less needs no time limit
 
 
-@dataclass(frozen=True)
-class Identity:
-    """Who a device is.
+@dataclass
+class ClientDevice:
+    """Answers questions about one client.
 
-    name    its client's name
-    data    description of its data, as JSON (turnout.data.description)
-    digest  hash of the experiment's model, algorithm, task and seed: the server's must be the same
-    key     file of its private key
-    values  checksums of the model's first values, one after another; empty for a model of its own
+    name      its client's name
+    data      description of its data, as JSON (turnout.data.description)
+    digest    hash of the experiment's model, algorithm, task and seed: the server's must be the same
+    tasks     what it does for its track
+    folder    its own folder
+    refusal   why it declines to work now; None: it accepts
+    key       file of its private key
+    download  seconds that the question at hand took to arrive
+    upload    seconds that the last reply to work took to send
     """
 
     name: str
     data: str
     digest: str
+    tasks: ClientTasks
+    folder: Path
+    refusal: Callable[[], str | None] = lambda: None
     key: Path | None = None
-    values: str = ""
+    download: float | None = None
+    upload: float | None = None
+    _worked: bool = False
 
-
-class ClientDevice:
-    """Answers questions about one client.
-
-    identity  who it is
-    tasks     what it does for its track
-    folder    its own folder
-    policy    when it works
-    """
-
-    def __init__(self, identity: Identity, tasks: ClientTasks, folder: Path, policy: Policy | None = None):
-        self.identity, self.tasks, self.folder, self.policy = identity, tasks, folder, policy or Policy()
-        self.download: float | None = None  # seconds that the question at hand took to arrive
-        self.upload: float | None = None  # seconds that the last reply to work took to send
-        self._worked = False
-        folder.mkdir(parents=True, exist_ok=True)
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     def answer(self, parts: Parts) -> Parts:
         """The answer to a question."""
@@ -78,14 +73,14 @@ class ClientDevice:
         standing, what = ClientStanding.of(head), str(head["what"])
         self._worked = what == "work"
         if what == "hello":  # the server does not know yet whose rows these are
-            own, key, signature = self.identity, "", ""
-            if own.key is not None:
-                text = signed_text(standing.run, str(head["challenge"]), own.name, own.data)
-                key, signature = sign(own.key, text)
-            proof = {"data": own.data, "digest": own.digest, "values": own.values, "key": key, "signature": signature}
-            return self._answer(standing, **proof, **self.tasks.introduction())
+            key, signature = "", ""
+            if self.key is not None:
+                text = signed_text(standing.run, str(head["challenge"]), self.name, self.data)
+                key, signature = sign(self.key, text)
+            proof = {"data": self.data, "digest": self.digest, "values": self.tasks.values}
+            return self._answer(standing, **proof, key=key, signature=signature, **self.tasks.introduction())
         if what == "refused":
-            print(f"the server refuses {self.identity.name}: {shown(str(head['why']))}", flush=True)
+            print(f"the server refuses {self.name}: {shown(str(head['why']))}", flush=True)
             return self._answer(standing)
         if what == "bye":
             (self.folder / LEFT).touch()
@@ -102,10 +97,6 @@ class ClientDevice:
         found = self._answer(standing, **more)
         return found if reply is None else found | {REPLY: wire.pack(reply)}
 
-    def arrived(self, seconds: float) -> None:
-        """Note how long the question that is answered next took to arrive."""
-        self.download = seconds
-
     def sent(self, seconds: float) -> None:
         """Note how long the last answer took to send; the next reply to work reports it, if it was one."""
         if self._worked:
@@ -117,9 +108,9 @@ class ClientDevice:
 
     def _answer(self, standing: ClientStanding, **more: Any) -> Parts:
         """An answer with the plain values that every answer has, and some more."""
-        refusal = "leaving" if self.leaves else self.policy.refusal()
+        refusal = "leaving" if self.leaves else self.refusal()
         head = {
-            "name": self.identity.name, "client": standing.client, "leaving": self.leaves,
+            "name": self.name, "client": standing.client, "leaving": self.leaves,
             "holds": self.tasks.holds(standing), "next": refusal is None, "why": refusal or "",
         }  # fmt: skip
         parts = {HEAD: wire.pack(head | more)}

@@ -15,8 +15,7 @@ import torch
 from turnout.data import Digits
 from turnout.deploy.app import PROJECT
 from turnout.deploy.device import ask_to_leave
-from turnout.deploy.processes import Process, ServerPlace, device_process, free_port
-from turnout.deploy.serving import LOOK, Say, Serving
+from turnout.deploy.processes import LOOK, Process, Say, ServerPlace, Serving, device_process, free_port
 from turnout.deploy.settings import Flower
 from turnout.experiment import Algorithm, Experiment, World
 from turnout.machine.files import write_whole

@@ -1,19 +1,19 @@
-"""A device's file, and the device made from it.
+"""A device's file, when it accepts work, and the device made from it.
 
 experiment = "experiment.toml"     # the server's file: model, algorithm, task and seed must be the same
 client = "kitchen"                 # the client's name (or its number, if the data numbers its clients)
 superlink = "192.0.2.7:8000"
 [data]                             # this device's own data; by default that of the experiment
-[policy]                           # when it works: least_battery, only_charging, unmetered, quiet, own
+[policy]                           # when it works: least_battery, only_charging, quiet, own
 """
 
 from __future__ import annotations
 
+import datetime
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,9 +21,8 @@ from turnout.data.agreement import as_agreed
 from turnout.data.description import described, enrolment_of
 from turnout.data.federation import DataSpec
 from turnout.data.renumbered import alone
-from turnout.deploy.answering import LEAVING, LEFT, ClientDevice, Identity, WeightTasks
+from turnout.deploy.answering import LEAVING, LEFT, ClientDevice, WeightTasks
 from turnout.deploy.enrolment import digest_of
-from turnout.deploy.policy import Policy
 from turnout.deploy.processes import free_port, program, surroundings
 from turnout.engine.trainers import place_of
 from turnout.errors import UserError
@@ -35,6 +34,98 @@ from turnout.runtimes.client_pool import ClientPool
 from turnout.runtimes.remote import ClientTasks
 from turnout.runtimes.setup import Setup
 from turnout.world.events import Calendar
+
+POWER = Path("/sys/class/power_supply")
+OwnRule = Callable[[], bool]
+
+
+# -- when it works: what the platform reports is read; a check that cannot be made passes
+
+
+@dataclass(frozen=True)
+class PolicyConditions:
+    """The state of a device; None: not known.
+
+    battery   part of its battery that is left
+    charging  whether it is charging
+    hour      of the day, such as 13.5
+    """
+
+    battery: float | None = None
+    charging: bool | None = None
+    hour: float = 12.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When a device works.
+
+    least_battery   not with less of its battery than this part, unless it is charging
+    only_charging   only while it is charging
+    quiet           hours in which it does not work: "22-7", "12-13"; several with commas
+    own             the user's own function without arguments, True to work: "package.module:name" in files
+    """
+
+    least_battery: float = 0.0
+    only_charging: bool = False
+    quiet: str = ""
+    own: OwnRule | None = None
+
+    def __post_init__(self) -> None:
+        quiet_hours(self.quiet)
+
+    def refusal(self, now: PolicyConditions | None = None) -> str | None:
+        """Why the device declines; None: it accepts.
+
+        >>> Policy(least_battery=0.3).refusal(PolicyConditions(battery=0.2, charging=False))
+        'battery at 20 %'
+        >>> Policy(quiet="22-7").refusal(PolicyConditions(hour=23.5)), Policy().refusal(PolicyConditions())
+        ('quiet hours', None)
+        """
+        now = now or conditions()
+        if now.battery is not None and now.battery < self.least_battery and not now.charging:
+            return f"battery at {100 * now.battery:.0f} %"
+        if self.only_charging and now.charging is False:
+            return "not charging"
+        for first, last in quiet_hours(self.quiet):
+            if first <= now.hour < last if first <= last else now.hour >= first or now.hour < last:
+                return "quiet hours"
+        return None if self.own is None or self.own() else "the user's own rule"
+
+
+def quiet_hours(text: str) -> list[tuple[float, float]]:
+    """The hours of such a text.
+
+    >>> quiet_hours("22-7, 12-13")
+    [(22.0, 7.0), (12.0, 13.0)]
+    """
+    try:
+        return [(float(a), float(b)) for a, b in (part.split("-") for part in text.split(",") if part.strip())]
+    except ValueError as error:
+        raise UserError(f'quiet = {text!r}: hours are written as "22-7", several as "22-7, 12-13"') from error
+
+
+def conditions() -> PolicyConditions:
+    """The state of this machine (Linux: /sys/class/power_supply)."""
+    now = datetime.datetime.now()
+    battery, charging = None, None
+    for supply in sorted(POWER.glob("*")) if POWER.is_dir() else ():
+        kind, capacity, status, online = (_read(supply / name) for name in ("type", "capacity", "status", "online"))
+        if kind == "Battery" and capacity.isdecimal():
+            battery, charging = int(capacity) / 100, status in ("Charging", "Full", "Not charging")
+        elif kind == "Mains" and online in ("0", "1"):
+            charging = online == "1" or bool(charging)
+    return PolicyConditions(battery, charging, now.hour + now.minute / 60)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+# -- its file
 
 
 @dataclass(frozen=True)
@@ -74,13 +165,9 @@ class DeviceSettings:
 def read_device(path: Path) -> DeviceSettings:
     """The settings of a device's file."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot read the device's file {path}: {error.strerror}; turnout deploy init DIR writes one"
-                        ) from error  # fmt: skip
+        table = parse_table(path.read_text(encoding="utf-8"), str(path))
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
-    table = parse_table(text, str(path))
     found: DeviceSettings = build(DeviceSettings, table | {"client": str(table.get("client", ""))}, "")
     if not found.client:
         raise UserError(f'{path} does not name its client: client = "a name of its own"')
@@ -114,27 +201,9 @@ def make_device(experiment: Experiment, settings: DeviceSettings, data_dir: Path
         clients = getattr(experiment.runtime, "clients", enrolment.clients)  # models are planned for all of them
         tasks = track_of(given).client_tasks(given, replace(enrolment, clients=clients), federation, settings.folder)
     description, digest = described(enrolment, "").text(), digest_of(tasks.experiment)
-    identity = Identity(settings.client, description, digest, settings.key, tasks.values)
-    return ClientDevice(identity, tasks, settings.folder, settings.policy)
-
-
-def run_once(paths: Sequence[Path]) -> None:
-    """Run these devices, a thread each, until they have left or their connections are lost for good."""
-    devices = [(open_device(path), read_device(path)) for path in paths]
-    threads = [threading.Thread(target=stay_as, args=own, daemon=True) for own in devices[1:]]
-    for thread in threads:
-        thread.start()
-    stay_as(*devices[0])
-    for thread in threads:
-        thread.join()
-
-
-def stay_as(device: ClientDevice, settings: DeviceSettings) -> None:
-    """Run a device, connected as its file says, until it has left or its connection is lost for good."""
-    from turnout.deploy.warm import Speed, stay
-
-    speed = Speed(settings.look, settings.down_mbps, settings.up_mbps)
-    stay(device, settings.superlink, settings.root, settings.key, speed)
+    return ClientDevice(
+        settings.client, description, digest, tasks, settings.folder, settings.policy.refusal, settings.key
+    )
 
 
 def stock_command(path: Path, port: int) -> list[str]:

@@ -4,8 +4,7 @@
                                                     │
                                       declined, an error, too late: absent
 
-What was observed is the turnout. A reply that arrives after its round has closed is late: discarded, or used in the
-round it arrives in (runtime.late).
+What was observed is the turnout. A reply that arrives after its round has closed is late, and discarded.
 
 Shape letters: C clients asked for, I any clients.
 """
@@ -52,7 +51,6 @@ class Notes:
     declined     clients that declined to work, and why
     failed       messages that were lost, and why
     late         number of replies to earlier rounds
-    late_used    number of those that were used
     unreachable  number of clients that were not connected, or busy
     """
 
@@ -60,7 +58,6 @@ class Notes:
     declined: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     late: int = 0
-    late_used: int = 0
     unreachable: int = 0
 
     def extra(self) -> Extra:
@@ -93,18 +90,13 @@ class DeviceClients:
         self.settings, self.data, self._wrong = settings, data, wrong
         self.introductions = Introductions(connection.keys, data, digest_of(experiment), values)
         self.enrolled = Enrolled(settings.clients)
+        self.names = self.enrolled.names
         self.link, self.mailbox = connection.link, Mailbox(connection.link, settings.most_bytes)
         self.run, self.notes = "", Notes()
-
-    def late_reply(self, client: int, answer: RemoteAnswer) -> None:
-        """Take a reply to a round that has closed; here it is discarded."""
 
     def leaving_rows(self, answer: RemoteAnswer) -> Tensors | None:
         """The rows that a client which leaves has sent; None: none."""
         return None
-
-    def names(self) -> tuple[str, ...]:
-        return self.enrolled.names()
 
     def examples(self, client_C: Tensor) -> Tensor:
         return torch.tensor([self.enrolled[c].examples for c in client_C.tolist()], dtype=torch.int64)
@@ -195,9 +187,7 @@ class DeviceClients:
         for delivery in answers:
             if delivery.request.what == "hello":
                 self._enter(delivery)
-                continue
-            late = delivery.request.what == "work"
-            if self.identify(delivery, self.late_reply if late else None) is not None and late:
+            elif self.identify(delivery) is not None and delivery.request.what == "work":
                 self.notes.late += 1
 
     def _enter(self, delivery: Delivery) -> None:
@@ -220,7 +210,7 @@ class DeviceClients:
         # a member that wants to leave is asked at once, as its rows come with the answer
         entered.asked = -CHECK_IN_SECONDS if head["leaving"] else time.monotonic()
 
-    def identify(self, delivery: Delivery, read: Read[Found] | None) -> tuple[Client, Found | None] | None:
+    def identify(self, delivery: Delivery, read: Read[Found] | None = None) -> tuple[Client, Found | None] | None:
         """The client that has answered, and what `read` makes of its reply, if there is one.
 
         None if the answer cannot be used: that is noted, and the client counts as not having answered.
@@ -252,36 +242,21 @@ class DeviceClients:
 
     # -- questions
 
-    def request(self, client: Client, task: DeviceTask[Found], seconds: float) -> Request:
-        """A task as a message to one client that has so many seconds."""
-        assert client.node is not None
-        more, parts = task.message(client.number, seconds)
-        parts = question(task.what, client.standing(self.run), **more) | parts
-        return Request(client.node, task.what, parts, client.number, task.t)
-
-    def work(
-        self, client_C: Tensor, task: DeviceTask[Found], late: Mapping[int, Found] | None = None
-    ) -> dict[int, Found]:
-        return WorkRound(self, client_C, task).play(late or {})
+    def work(self, client_C: Tensor, task: DeviceTask[Found]) -> dict[int, Found]:
+        """Clients that have accepted already get work, the others that can be reached a request."""
+        settings, free = self.settings, self.reachable()
+        clients = [c for c in map(self.enrolled.__getitem__, client_C.tolist()) if c.node in free and not c.leaving]
+        self.notes.unreachable = len(client_C) - len(clients)
+        asking = Asking(self, task, settings.round_seconds, settings.close_at)
+        asking.send_requests([client for client in clients if not client.accepts])
+        asking.send_work([client for client in clients if client.accepts])
+        return asking.wait()
 
     def survey(self, client_C: Tensor, task: DeviceTask[Found]) -> dict[int, Found]:
         free, seconds = self.reachable(), self.settings.request_seconds
-        clients = [client for c in client_C.tolist() if (client := self.enrolled[c]).node in free]
-        self.mailbox.send([self.request(client, task, seconds) for client in clients], seconds)
-        waiting, found = {client.number for client in clients}, dict[int, Found]()
-        until = time.monotonic() + seconds
-        while waiting and time.monotonic() < until:
-            for delivery in self.mailbox.collect():
-                if delivery.request.what != task.what or delivery.request.client not in waiting:
-                    self.handle([delivery])
-                    continue
-                waiting.discard(delivery.request.client)
-                known = self.identify(delivery, task.read)
-                if known is not None and known[1] is not None:
-                    found[known[0].number] = known[1]
-            waiting &= {request.client for request in self.mailbox.out if request.client is not None}
-            time.sleep(POLL)
-        return found
+        asking = Asking(self, task, seconds)
+        asking.send([client for c in client_C.tolist() if (client := self.enrolled[c]).node in free], seconds, seconds)
+        return asking.wait()
 
     # -- a run
 
@@ -313,71 +288,77 @@ class DeviceClients:
             time.sleep(POLL)
 
 
-class WorkRound(Generic[Found]):
-    """One round of work: requests, tasks for clients that accept, replies, until the round closes."""
+class Asking(Generic[Found]):
+    """A task for some clients, until it closes.
 
-    def __init__(self, devices: DeviceClients, client_C: Tensor, task: DeviceTask[Found]):
-        self.devices, self.client_C, self.task, self.settings = devices, client_C, task, devices.settings
+    devices   the clients
+    task      the task
+    seconds   it closes after so many,
+    close_at  or when this part of the clients that were sent the task has replied
+    """
+
+    def __init__(self, devices: DeviceClients, task: DeviceTask[Found], seconds: float, close_at: float = 1.0):
+        self.devices, self.task, self.seconds, self.close_at = devices, task, seconds, close_at
         self.began = time.monotonic()
         self.done: dict[int, Found] = {}
-        self.requested: set[int] = set()
-        self.working: set[int] = set()
+        self.requested: set[int] = set()  # asked whether they would work
+        self.working: set[int] = set()  # sent the task
         self.accepted = 0
 
-    def play(self, late: Mapping[int, Found]) -> dict[int, Found]:
-        """What each client did; `late`: replies to earlier rounds that have arrived since.
+    def send_requests(self, clients: list[Client]) -> None:
+        """Ask clients whether they would work."""
+        self.devices.send("request", clients, self.devices.settings.request_seconds, self.task.t)
+        self.requested = {client.number for client in clients}
 
-        Clients that have accepted already get work, the others that can be reached a request.
-        """
-        if self.settings.late == "use":
-            self.done = {number: late[number] for number in self.client_C.tolist() if number in late}
-            self.devices.notes.late_used += len(self.done)
-        free, ready, asking = self.devices.reachable(), list[Client](), list[Client]()
-        for number in self.client_C.tolist():
-            client = self.devices.enrolled[number]
-            if number not in self.done and client.node in free and not client.leaving:
-                (ready if client.accepts else asking).append(client)
-        self.devices.notes.unreachable = len(self.client_C) - len(ready) - len(asking) - len(self.done)
-        self._send_work(ready)
-        self.devices.send("request", asking, self.settings.request_seconds, self.task.t)
-        self.requested = {client.number for client in asking}
+    def send_work(self, clients: list[Client]) -> None:
+        """Send the task to clients that have accepted, with time for the reply; it may arrive after the round."""
+        left = self.seconds - (time.monotonic() - self.began)
+        for client in clients:
+            client.accepts, client.asked = False, time.monotonic()
+        self.send(clients, max(left - MARGIN * self.seconds, 0.5 * left), 2 * self.seconds + 60)
+
+    def send(self, clients: list[Client], seconds: float, valid: float) -> None:
+        """Send the task to clients that have so many seconds for it; the message is valid for so many."""
+        requests = []
+        for client in clients:
+            assert client.node is not None
+            more, parts = self.task.message(client.number, seconds)
+            parts = question(self.task.what, client.standing(self.devices.run), **more) | parts
+            requests.append(Request(client.node, self.task.what, parts, client.number, self.task.t))
+        self.devices.mailbox.send(requests, valid)
+        self.working |= {client.number for client in clients}
+        self.accepted += len(clients)
+
+    def wait(self) -> dict[int, Found]:
+        """What each client did."""
         while not self._closed():
             for delivery in self.devices.mailbox.collect():
                 self._handle(delivery)
             time.sleep(POLL)
         return self.done
 
-    def _send_work(self, clients: list[Client]) -> None:
-        left = self.settings.round_seconds - (time.monotonic() - self.began)
-        seconds = max(left - MARGIN * self.settings.round_seconds, 0.5 * left)
-        requests = [self.devices.request(client, self.task, seconds) for client in clients]
-        for client in clients:
-            client.accepts, client.asked = False, time.monotonic()
-        self.devices.mailbox.send(requests, 2 * self.settings.round_seconds + 60)
-        self.working |= {client.number for client in clients}
-        self.accepted += len(clients)
-
     def _closed(self) -> bool:
         passed = time.monotonic() - self.began
-        if passed > self.settings.round_seconds:
+        if passed > self.seconds:
             return True
-        if passed > self.settings.request_seconds:
+        if passed > self.devices.settings.request_seconds:
             self.requested.clear()
         out = {r.client for r in self.devices.mailbox.out if r.t == self.task.t and r.client is not None}
         self.working &= out  # a node that has gone answers nothing
         self.requested &= out
         if not self.working and not self.requested:
             return True
-        enough = math.ceil(self.settings.close_at * self.accepted)
+        enough = math.ceil(self.close_at * self.accepted)
         return not self.requested and self.accepted > 0 and len(self.done) >= enough
 
     def _handle(self, delivery: Delivery) -> None:
-        """Handle an answer of this round, or to something else that was asked."""
+        """Handle an answer to this task or to a request to work, or to something else that was asked."""
         request = delivery.request
-        if request.t != self.task.t or request.what not in ("request", self.task.what):
+        replied = request.what == self.task.what and request.client in self.working
+        if not replied and not (request.what == "request" and request.t == self.task.t >= 0):
             self.devices.handle([delivery])
             return
-        known = self.devices.identify(delivery, self.task.read if request.what == self.task.what else None)
+        known = self.devices.identify(delivery, self.task.read if replied else None)
         if request.client is not None:
             self.requested.discard(request.client)
             self.working.discard(request.client)
@@ -386,11 +367,9 @@ class WorkRound(Generic[Found]):
         client, done = known
         if done is not None:
             self.done[client.number] = done
-        elif request.what == self.task.what:  # it did nothing
-            return
-        elif client.accepts:
-            self._send_work([client])
-        else:
+        elif not replied and client.accepts:
+            self.send_work([client])
+        elif not replied:
             self.devices.notes.declined.append(f"{client.name}: {delivery.answer.head['why']}")
 
 

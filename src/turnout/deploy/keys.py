@@ -1,6 +1,6 @@
 """How a device proves that it is the client it was: it signs the server's challenge with its private key.
 
-The keys are those of Flower's node authentication (NIST elliptic curves, in PEM or OpenSSH form). The SuperLink admits
+The keys are those of Flower's node authentication (NIST elliptic curves, in OpenSSH form). The SuperLink admits
 registered keys. Here each client's name is bound to the key that is registered for it (NAME.pub), or if no keys are
 registered to the key it first used, whichever node it connects as; and one key has one name.
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from turnout.data.federation import digest
 from turnout.errors import UserError
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def signed_text(run: str, challenge: str, name: str, data: str) -> bytes:
@@ -26,54 +26,34 @@ def signed_text(run: str, challenge: str, name: str, data: str) -> bytes:
 
 def sign(private_key_file: Path, text: bytes) -> tuple[str, str]:
     """The public key of a private one as text, and the signature of a text."""
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     key = private_key(private_key_file)
     return key_text(key.public_key()), base64.b64encode(key.sign(text, ec.ECDSA(hashes.SHA256()))).decode()
 
 
 def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """A private key from its file."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read the device's private key {path}: {error.strerror}") from error
-    for load in (serialization.load_ssh_private_key, serialization.load_pem_private_key):
-        try:
-            key = load(content, None)
-        except ValueError:
-            continue
-        if isinstance(key, ec.EllipticCurvePrivateKey):
-            return key
+        key = serialization.load_ssh_private_key(path.read_bytes(), None)
+    except ValueError:
+        key = None
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return key
     raise UserError(
         f"{path} is not a private key of an elliptic curve: ssh-keygen -t ecdsa -b 384 -N '' -f KEY makes one"
     )
 
 
 def public_key(text: bytes) -> ec.EllipticCurvePublicKey | None:
-    """A public key from its text, in OpenSSH or PEM form; None if it is not a key of an elliptic curve."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    for load in (serialization.load_ssh_public_key, serialization.load_pem_public_key):
-        try:
-            key = load(text)
-        except (ValueError, TypeError, UnsupportedAlgorithm):
-            continue
-        if isinstance(key, ec.EllipticCurvePublicKey):
-            return key
-    return None
+    """A public key from its text; None if it is not a key of an elliptic curve."""
+    try:
+        key = serialization.load_ssh_public_key(text)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
+    return key if isinstance(key, ec.EllipticCurvePublicKey) else None
 
 
 def key_text(key: ec.EllipticCurvePublicKey | None) -> str:
     """The canonical text of a key: in OpenSSH form without a comment; empty without a key."""
-    from cryptography.hazmat.primitives import serialization
-
     if key is None:
         return ""
     return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
@@ -81,10 +61,6 @@ def key_text(key: ec.EllipticCurvePublicKey | None) -> str:
 
 def verified(public: str, signature: str, text: bytes) -> bool:
     """Whether the private key of this public one has signed the text."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     key = public_key(public.encode())
     if key is None or key_text(key) != public:  # another spelling of a key would count as another key
         return False

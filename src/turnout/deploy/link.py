@@ -10,29 +10,17 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from turnout.data.description import Description
-from turnout.deploy.keys import RegisteredKeys
 from turnout.errors import UserError
 from turnout.runtimes import border, wire
 from turnout.runtimes.border import Refused
 from turnout.runtimes.remote import HEAD, ClientStanding, Parts, RemoteAnswer
 
-
-@dataclass(frozen=True)
-class LinkAnswer:
-    """An answer as it arrives on a link.
-
-    message  id of the message it answers
-    parts    its parts
-    error    why it has none
-    """
-
-    message: str
-    parts: Parts
-    error: str | None = None
+if TYPE_CHECKING:
+    from turnout.deploy.keys import RegisteredKeys
 
 
 class Link(Protocol):
@@ -46,8 +34,8 @@ class Link(Protocol):
         """Send parts to nodes, valid for so many seconds; the id of each message, None if it could not be sent."""
         ...
 
-    def take(self, messages: Sequence[str]) -> list[LinkAnswer]:
-        """The answers to some messages that have arrived, each once."""
+    def take(self, messages: Sequence[str]) -> dict[str, Parts | str]:
+        """The answers to some messages that have arrived, each once: its parts, or why there are none."""
         ...
 
 
@@ -61,8 +49,8 @@ class Connection:
     """
 
     link: Link
-    data: Description | None = None
-    keys: RegisteredKeys = field(default_factory=RegisteredKeys)
+    data: Description | None
+    keys: RegisteredKeys
 
 
 _current: ContextVar[Connection | None] = ContextVar("connection", default=None)
@@ -176,24 +164,25 @@ class Mailbox:
         """The answers that have arrived since; messages that can have no answer any more are given up."""
         if not self._out:
             return []
-        found = [self._delivery(answer) for answer in self.link.take(list(self._out)) if answer.message in self._out]
+        arrived = self.link.take(list(self._out))
+        found = [self._delivery(message, parts) for message, parts in arrived.items() if message in self._out]
         nodes, now = self.link.nodes(), time.monotonic()
         for message, (request, _, until) in list(self._out.items()):
             if request.node not in nodes or now > until:
                 del self._out[message]
         return found
 
-    def _delivery(self, answer: LinkAnswer) -> Delivery:
-        request, sent, _ = self._out.pop(answer.message)
+    def _delivery(self, message: str, parts: Parts | str) -> Delivery:
+        request, sent, _ = self._out.pop(message)
         nothing = RemoteAnswer({}, {}, request.t)
-        if answer.error is not None:
-            return Delivery(request, nothing, answer.error, failed=True)
-        size = sum(map(len, answer.parts.values()))
+        if isinstance(parts, str):
+            return Delivery(request, nothing, parts, failed=True)
+        size = sum(map(len, parts.values()))
         try:
             if size > self.most_bytes:
                 raise Refused(f"its answer has {size:,} bytes, more than runtime.most_bytes")
-            head = border.head(request.what, answer.parts.get(HEAD))
+            head = border.head(request.what, parts.get(HEAD))
         except Refused as wrong:
             return Delivery(request, nothing, str(wrong))
-        found = RemoteAnswer(head, answer.parts, request.t, time.monotonic() - sent)
+        found = RemoteAnswer(head, parts, request.t, time.monotonic() - sent)
         return Delivery(request, found, head.get("error"))

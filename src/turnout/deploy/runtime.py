@@ -9,9 +9,9 @@ Shape letters: C clients of the cohort, I any clients, R replies, P shared param
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,18 +37,11 @@ SHARED = "shared"  # the part of a message that has the shared parameters
 TIMES = {"training": "training_seconds", "download": "download_seconds", "upload": "upload_seconds"}
 
 
-@dataclass(frozen=True)
-class Done:
-    """What a client did.
-
-    steps    steps of training
-    replies  its reply
-    t        the round it was asked in
-    """
+class Done(NamedTuple):
+    """What a client did: steps of training, and its reply."""
 
     steps: int
     replies: Replies
-    t: int
 
 
 class FlowerRuntime(DeviceClients):
@@ -59,9 +52,6 @@ class FlowerRuntime(DeviceClients):
     def __init__(self, setup: Setup, settings: Flower):
         algorithm = setup.algorithm
         self.encodes = not isinstance(algorithm.compression, Dense)
-        if settings.late == "use" and self.encodes:
-            raise UserError("runtime.late = 'use' takes updates of earlier rounds, which only dense ones can be: leave "
-                            "algorithm.compression out, or discard late replies")  # fmt: skip
         if algorithm.membership.drop is not None and any(
             term.client_state(setup.model.flat_P) for term in algorithm.terms
         ):
@@ -71,9 +61,7 @@ class FlowerRuntime(DeviceClients):
         self.setup, self.algorithm, self.seed = setup, algorithm, setup.experiment.seed
         self.tester = ClientPool(setup) if setup.federation is not None else None
         self._pattern: Replies | None = None  # of a reply, known from the first round on
-        self._late: dict[int, Done] = {}
         self._unfinished: dict[int, Replies] = {}
-        self._worked: dict[int, int] = {}  # the round each of the last replies was made in
 
     @property
     def layout(self) -> Layout:
@@ -81,10 +69,6 @@ class FlowerRuntime(DeviceClients):
 
     def mean_examples(self, members: Members) -> float:
         return float(self.examples(members.ids()).double().mean()) if len(members) else 0.0
-
-    def late_reply(self, client: int, answer: RemoteAnswer) -> None:
-        if self.settings.late == "use":
-            self._late[client] = self.read_work(client, answer)
 
     def _first_rows(self) -> Tensors:
         """What a client keeps for the terms before its first round."""
@@ -98,13 +82,12 @@ class FlowerRuntime(DeviceClients):
     # -- a round
 
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
-        self._unfinished, self._worked = {}, {}
+        self._unfinished = {}
         if self._pattern is None:
             self._pattern = reply_pattern(self.setup, self.data, download)
         task = DeviceTask("work", partial(self._message, download), self.read_work, download.t)
         self.handle(self.mailbox.collect())
-        late, self._late = self._late, {}
-        done = self.work(client_C, task, late)
+        done = self.work(client_C, task)
         steps_C = torch.tensor([done[c].steps if c in done else 0 for c in client_C.tolist()])
         turnout, _ = self._turnout(client_C, steps_C, download.t)
         counts_C = self.algorithm.weighting.counts(turnout)
@@ -115,9 +98,7 @@ class FlowerRuntime(DeviceClients):
         if not len(row_R):
             return turnout, None
         row_R = row_R[torch.sort(steps_C[row_R], descending=True, stable=True).indices]
-        used = [done[c] for c in client_C[row_R].tolist()]
-        self._worked = {int(d.replies.client_R[0]): d.t for d in used}
-        return turnout, Replies.join([d.replies for d in used])
+        return turnout, Replies.join([done[c].replies for c in client_C[row_R].tolist()])
 
     def _message(self, download: Download, client: int, seconds: float) -> tuple[State, Parts]:
         """The model for one client: whole, or what it missed since the round whose model it holds."""
@@ -146,7 +127,7 @@ class FlowerRuntime(DeviceClients):
             replies = border.unfinished(answer.parts[REPLY], self.algorithm, sending)
         times = {"reply_seconds": answer.seconds} | reported_times(answer.head)
         timed = {name: torch.tensor([value], dtype=torch.float64) for name, value in times.items()}
-        return Done(steps, replace(replies, report=replies.report | timed), answer.t)
+        return Done(steps, replace(replies, report=replies.report | timed))
 
     def _turnout(self, client_C: Tensor, steps_C: Tensor | None, t: int) -> tuple[Turnout, Tensor]:
         single = self.setup.model.batch_statistics
@@ -158,8 +139,8 @@ class FlowerRuntime(DeviceClients):
     def commit(self, t: int, client_R: Tensor) -> None:
         for c in client_R.tolist():
             client = self.enrolled[c]
-            client.used = self._worked[c]
-            client.holds = client.used if self.encodes else NEVER
+            client.used = t
+            client.holds = t if self.encodes else NEVER
 
     def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
         rows = {c: mine for c in client_I.tolist() if (mine := self.enrolled[c].mine) is not None}

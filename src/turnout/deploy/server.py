@@ -19,9 +19,9 @@ from turnout.machine.files import replacing, write_whole
 from turnout.running.config.read import load, to_toml
 from turnout.running.records.export import export_events
 from turnout.running.records.records import Records
-from turnout.running.reported import NO_HOOKS, Hooks
 from turnout.running.result import Run
 from turnout.running.runs import run
+from turnout.running.tracking import NO_HOOKS, Hooks
 from turnout.world.events import EventLog
 from turnout.world.turnout_log import TurnoutLog
 

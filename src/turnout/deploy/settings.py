@@ -8,9 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from turnout.errors import UserError, nearest
+from turnout.errors import UserError
 from turnout.settings import InProcess
-from turnout.suggestions import suggest_settings
 
 if TYPE_CHECKING:
     from turnout.data.federation import Federation
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from turnout.runtimes.remote import RemoteClients
     from turnout.runtimes.setup import Setup
     from turnout.types import State
-
-LATE = ("discard", "use")
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,6 @@ class Flower:
     close_at         a round closes when this part of the clients that accepted has replied,
     round_seconds    or after so many seconds, within which devices stop training
     request_seconds  seconds to wait for answers to work requests and other questions
-    late             replies to an earlier round: "discard" them, or "use" them in the round they arrive in
     vanish_after     seconds without a connection after which a device has left silently (0: never)
     server_data      whether the server loads world.data to test the global model; otherwise devices test it
     most_bytes       a larger reply is refused
@@ -49,15 +45,12 @@ class Flower:
     close_at: float = 1.0
     round_seconds: float = 600.0
     request_seconds: float = 20.0
-    late: str = "discard"
     vanish_after: float = 0.0
     server_data: bool = False
     most_bytes: int = 1 << 30
     compute: InProcess = field(default_factory=lambda: InProcess(device="cpu", threads=1))
 
     def __post_init__(self) -> None:
-        if self.late not in LATE:
-            raise UserError(f"runtime.late is {self.late!r}: {nearest(self.late, LATE)}")
         if not 0 < self.close_at <= 1:
             raise UserError(
                 f"runtime.close_at is a part of the clients that accepted, above 0 and at most 1: {self.close_at}"
@@ -78,6 +71,7 @@ class Flower:
 
     def enrol(self, experiment: Experiment, data_dir: Path | None) -> Any:
         """What is known of the clients before the first round."""
+        import_module("turnout.deploy.link").current()  # a sentence if no devices are connected, also without Flower
         return import_module("turnout.deploy.enrolment").first_enrolment(self, experiment, data_dir)
 
     def open(self, setup: Setup) -> Runtime:
@@ -96,4 +90,3 @@ class Flower:
 
 
 KINDS = {"flower": Flower}
-suggest_settings(Flower)

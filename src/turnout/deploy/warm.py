@@ -7,9 +7,9 @@ the device has left, or when the connection is lost for good; `turnout device ru
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from turnout.deploy.answering import LEFT, ClientDevice
-from turnout.deploy.grid import answered
+from turnout.deploy.apps import answered
+from turnout.deploy.device import DeviceSettings, open_device, read_device
 from turnout.deploy.keys import private_key
 
 CALM = 10  # times as long between two looks for a message, if there was none for a while
@@ -34,31 +35,28 @@ BUSY = 30.0  # seconds after a message that count as a busy time
 BACK_OFF = 0.25  # of a look: until a part of a message that was not there yet is asked for again
 
 
-@dataclass(frozen=True)
-class Speed:
-    """How fast a device talks to the SuperLink.
-
-    look       seconds between two looks for a message
-    down_mbps  speed limit of incoming messages (0: none)
-    up_mbps    the same of outgoing ones
-    """
-
-    look: float = 0.2
-    down_mbps: float = 0.0
-    up_mbps: float = 0.0
+def run_once(paths: Sequence[Path]) -> None:
+    """Run these devices, a thread each, until they have left or their connections are lost for good."""
+    devices = [(open_device(path), read_device(path)) for path in paths]
+    threads = [threading.Thread(target=stay, args=own, daemon=True) for own in devices[1:]]
+    for thread in threads:
+        thread.start()
+    stay(*devices[0])
+    for thread in threads:
+        thread.join()
 
 
-def stay(device: ClientDevice, superlink: str, root: Path | None, key: Path | None, speed: Speed) -> None:
-    """Answer the server's questions until the device has left."""
-    private = None if key is None else private_key(key)
+def stay(device: ClientDevice, settings: DeviceSettings) -> None:
+    """Answer the server's questions, connected as the device's file says, until the device has left."""
+    private = None if settings.key is None else private_key(settings.key)
     keys = None if private is None else (private, private.public_key())
-    certificate = None if root is None else root.read_bytes()
-    with http_request_response(superlink, root is None, certificate, keys) as connection:
+    certificate = None if settings.root is None else settings.root.read_bytes()
+    with http_request_response(settings.superlink, certificate is None, certificate, keys) as connection:
         node, receive, send, _, _, pull, push, confirm = connection
-        print(f"{device.identity.name} is connected as node {node}", flush=True)
+        print(f"{device.name} is connected as node {node}", flush=True)
         last = time.monotonic()
         while not (device.folder / LEFT).exists():
-            message = _received(device, receive, pull, confirm, speed)
+            message = _received(device, receive, pull, confirm, settings)
             if message is not None:
                 try:
                     answer = answered(device, message)
@@ -66,16 +64,16 @@ def stay(device: ClientDevice, superlink: str, root: Path | None, key: Path | No
                     why = f"{type(error).__name__}: {error}"
                     print(f"a message could not be answered: {why}", flush=True)
                     answer = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=why), reply_to=message)
-                _reply(device, answer, send, push, speed)
+                _reply(device, answer, send, push, settings)
                 last = time.monotonic()
             else:
                 busy = time.monotonic() - last < BUSY
-                time.sleep(speed.look if busy else min(CALM * speed.look, max(1.0, speed.look)))
+                time.sleep(settings.look if busy else min(CALM * settings.look, max(1.0, settings.look)))
 
 
 def _received(
     device: ClientDevice, receive: Callable[[], Any], pull: Callable[[int, str], bytes],
-    confirm: Callable[[int, str], None], speed: Speed,
+    confirm: Callable[[int, str], None], settings: DeviceSettings,
 ) -> Message | None:  # fmt: skip
     """The next message with all its parts; None if there is none.
 
@@ -88,11 +86,11 @@ def _received(
             return None
         head, tree = found
         run, ids = head.metadata.run_id, [part.object_id for part in iterate_object_tree(tree)]
-        again = BACK_OFF * speed.look
+        again = BACK_OFF * settings.look
         contents = pull_objects(ids, lambda part: pull(run, part), initial_backoff=again, backoff_cap=max(1.0, again))
         confirm(run, head.metadata.message_id)
-        _wait_for(speed.down_mbps, sum(map(len, contents.values())), began)
-        device.arrived(time.monotonic() - began)
+        _wait_for(settings.down_mbps, sum(map(len, contents.values())), began)
+        device.download = time.monotonic() - began
     except RunNotRunningException:
         return None
     message = inflate_object_from_contents(tree.object_id, contents)
@@ -102,7 +100,7 @@ def _received(
 
 
 def _reply(
-    device: ClientDevice, reply: Message, send: Callable[..., Any], push: Callable[..., None], speed: Speed
+    device: ClientDevice, reply: Message, send: Callable[..., Any], push: Callable[..., None], settings: DeviceSettings
 ) -> None:
     reply.metadata.__dict__["_message_id"] = reply.object_id
     began, sizes = time.monotonic(), list[int]()
@@ -113,7 +111,7 @@ def _reply(
 
             def pushed(part: str, data: bytes) -> None:
                 sizes.append(len(data))
-                _wait_for(speed.up_mbps, sum(sizes), began)
+                _wait_for(settings.up_mbps, sum(sizes), began)
                 push(run, session, part, data)
 
             push_objects(parts, pushed, object_ids_to_push=wanted)

@@ -1,17 +1,17 @@
 """A fleet's log in any format: read it, diagnose it, draw from it, and get advice from it. A satellite.
 
-reading.py              settings of how a log is read
 read_log.py             `read_fleet`: any log as a ParticipationLog (turnout.world.log); read this first
-cells.py                cells as numbers and times
+reading.py              settings of how a log is read; cells as numbers and times
 rounds.py               from rows to rounds: numbered rows, check-ins, stays
-fedscale.py             FedScale's two traces
+fedscale.py             FedScale's availability trace
 
-fleet_participation.py  participation `fleet-log`, selection `as-fleet-log`, draws from a log compared with it
-fleet_model.py          a model of a log, from which participation is drawn; fit.py: how it is fitted
+fleet_participation.py  participation `fleet-log`, selection `as-fleet-log`
+fleet_model.py          a model of a log, from which participation is drawn, and how it is fitted
+observed_times.py       a run's recorded times as devices (`turnout fleet RUN --devices FILE`)
 groups.py               clients that are away together
 
 diagnosis.py            the diagnosis in numbers, and the parts to try
-diagnosis_text.py       for a terminal; diagnosis_page.py: as a page
+diagnosis_page.py       for a terminal, and as a page
 example.py              an invented log
 advice/                 which method suits a fleet
 """

@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.fleet.fit import fit
-from turnout.fleet.fleet_model import EVERYONE, FleetModel
-from turnout.fleet.fleet_participation import LogComparison
+from turnout.fleet.fleet_model import EVERYONE, FleetModel, Outages, fit
 from turnout.fleet.reading import Reading
 from turnout.world.log import DAY, ParticipationLog
 from turnout.world.log_statistics import presence, runs, share
@@ -48,18 +46,6 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class OutageNote:
-    """The outages of a group, or of the fleet.
-
-    times   how often it was out
-    rounds  for how many rounds in all
-    """
-
-    times: int
-    rounds: int
-
-
-@dataclass(frozen=True)
 class GroupNote:
     """Clients that are away together.
 
@@ -72,7 +58,7 @@ class GroupNote:
     clients: tuple[str, ...]
     like: float
     turnout: float
-    outages: OutageNote | None
+    outages: Outages | None
 
 
 @dataclass(frozen=True)
@@ -113,7 +99,7 @@ class Diagnosis:
     stay: Lengths
     away: Lengths
     groups: tuple[GroupNote, ...]
-    outages: OutageNote | None
+    outages: Outages | None
     hardly_there: tuple[str, ...]
     hardly_mass: float | None
     joined: tuple[tuple[str, int], ...]
@@ -121,6 +107,11 @@ class Diagnosis:
     mass: float | None
     mass_by_round: tuple[float, ...]
     work_and_examples: float | None
+
+    @property
+    def asked_share(self) -> float:
+        """The share of the clients that is asked in a round."""
+        return sum(self.asked_by_round) / max(1, self.clients * self.rounds)
 
 
 def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosis:
@@ -168,11 +159,11 @@ def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosi
                 tuple(log.names[i] for i in model.groups.members(g)),
                 model.groups.like_G[g],
                 float(share_M[model.groups.members(g)].mean()),
-                _outage(model, g),
+                model.outages.get(g),
             )
             for g in range(model.groups.count)
         ),
-        outages=_outage(model, EVERYONE),
+        outages=model.outages.get(EVERYONE),
         hardly_there=tuple(log.names[i] for i in np.flatnonzero(hardly_M)),
         hardly_mass=hardly_mass,
         joined=tuple((log.names[i], int(log.joined_M[i])) for i in np.flatnonzero(log.joined_M > 0)),
@@ -202,11 +193,6 @@ def _by_time(
         return ()
     place_T = (log.start_T // unit + first).astype(np.int64) % count
     return tuple(share(np.bincount(place_T, came_T, count), np.bincount(place_T, asked_T, count)).tolist())
-
-
-def _outage(model: FleetModel, group: int) -> OutageNote | None:
-    found = model.outages.get(group)
-    return None if found is None else OutageNote(found.episodes, found.rounds)
 
 
 @dataclass(frozen=True)
@@ -290,11 +276,9 @@ def _inline(settings: dict[str, Any]) -> str:
     return "{" + ", ".join(f"{name} = {cell}" for name, cell in cells.items() if cell != "{}") + "}"
 
 
-def as_json(found: Diagnosis, parts: list[PartToTry], comparison: LogComparison | None) -> str:
+def as_json(found: Diagnosis, parts: list[PartToTry]) -> str:
     """A diagnosis as JSON; unknown numbers are null."""
     whole = asdict(found) | {"parts_to_try": [asdict(part) for part in parts]}
-    if comparison is not None:
-        whole["drawn"] = asdict(comparison)
     return json.dumps(_without_nan(whole), indent=1, ensure_ascii=False) + "\n"
 
 

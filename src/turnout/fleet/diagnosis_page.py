@@ -1,23 +1,114 @@
-"""The diagnosis of a fleet's log as one HTML file that needs nothing else, or its charts as one picture."""
+"""The diagnosis of a fleet's log for people: in words for a terminal, as a page, and its charts as one picture."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
+from rich.table import Table
+from rich.text import Text
 
 from turnout.fleet.diagnosis import WEEKDAYS, Diagnosis, PartToTry
-from turnout.fleet.diagnosis_text import comparison_rows, facts, sentences
-from turnout.fleet.fleet_participation import LogComparison
+from turnout.fleet.fleet_model import Outages
 from turnout.fleet.groups import Groups
 from turnout.machine.files import write_whole
-from turnout.running.charts.bars import bars, histogram
 from turnout.running.charts.heat import HeatMap, turnout_map
-from turnout.running.charts.lines import Series, line_chart
-from turnout.running.charts.page import charts_section, renderer, trusted, whole_page
+from turnout.running.charts.lines import Series, bars, line_chart
+from turnout.running.charts.page import charts_section, renderer, whole_page
 from turnout.running.charts.svg import sheet
+from turnout.running.charts.units import duration, show, sparkline
 from turnout.world.log import ParticipationLog
+
+NAMED = 6  # clients of a list
+
+
+def facts(found: Diagnosis) -> list[tuple[str, str]]:
+    """(name, value) of the key numbers."""
+    every = [] if found.every is None else [("a round is", duration(found.every))]
+    mass = [] if found.mass is None else [("examples that turn up", show(found.mass, "percent"))]
+    return [
+        ("clients", f"{found.clients:,}"),
+        ("rounds", f"{found.rounds:,}"),
+        *every,
+        ("turnout", show(found.turnout, "percent")),
+        ("work of those who came", show(found.work, "percent")),
+        ("finish all of it", show(found.complete, "percent")),
+        *mass,
+    ]
+
+
+def sentences(found: Diagnosis) -> Iterator[str]:
+    """The findings in words."""
+    for words, lasts in (("A stay", found.stay), ("An absence", found.away)):
+        unit = "" if found.every is None else f" ({duration(lasts.mean * found.every)})"
+        if lasts.count:
+            yield (
+                f"{words} lasts {lasts.mean:.1f} rounds on average{unit}, half of them {lasts.median:.0f} or less, a "
+                f"tenth more than {lasts.longest_tenth:.0f}."
+            )
+        else:
+            yield f"{words} never occurs."
+    for i, group in enumerate(found.groups, 1):
+        out = "" if group.outages is None else f"; {_times(group.outages)}"
+        yield (
+            f"Group {i}: {len(group.clients):,} clients are away together ({_names(group.clients)}), each "
+            f"{group.like:.2f} like the others, turnout {group.turnout:.0%}{out}."
+        )
+    if not found.groups:
+        yield "No group of clients is away together more than chance and the hour explain."
+    if found.outages is not None:
+        yield f"The whole fleet: {_times(found.outages)}."
+    if found.hardly_there:
+        held = "" if found.hardly_mass is None else f", with {found.hardly_mass:.0%} of the examples"
+        yield (
+            f"{len(found.hardly_there):,} clients come to fewer than 5 % of their rounds{held}: "
+            f"{_names(found.hardly_there)}."
+        )
+    for words, listed in (("joined", found.joined), ("left", found.left)):
+        if listed:
+            named = _names(tuple(f"{name} in round {t}" for name, t in listed))
+            yield f"{len(listed):,} clients {words} while the log was written: {named}."
+
+
+def summary(found: Diagnosis) -> list[str]:
+    """The key numbers, the findings and the assumptions, a line each."""
+    return ["; ".join(f"{name}: {value}" for name, value in facts(found)), *sentences(found), *found.assumed]
+
+
+def _times(outages: Outages) -> str:
+    often = "out once" if outages.episodes == 1 else f"out {outages.episodes} times"
+    return f"{often}, {outages.rounds} rounds in all"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def as_text(found: Diagnosis, parts: list[PartToTry]) -> Iterator[Text | Table]:
+    """The diagnosis for a terminal, piece by piece."""
+    for words in found.assumed:
+        yield Text(f"assumed: {words}", style="dim")
+    yield Text("  ".join(f"{name}: {value}" for name, value in facts(found)))
+    yield Text()
+    for name, values in (
+        ("turnout by round", found.turnout_by_round),
+        ("turnout by hour, 0 to 23", found.turnout_by_hour),
+        ("turnout by day, Monday to Sunday", found.turnout_by_weekday),
+    ):
+        if values:
+            ends = " to ".join(show(float(end(values)), "percent") for end in (np.nanmin, np.nanmax))
+            yield Text.assemble((f"{name}: ", "dim"), (sparkline(np.array(values), 48), "blue"), f" {ends}")
+    yield Text()
+    yield from (Text(words) for words in sentences(found))
+    yield Text()
+    table = Table("setting", "because", box=None, padding=(0, 2, 0, 0), title="parts to try", title_justify="left")
+    for part in parts:
+        table.add_row(part.setting, part.why)
+    yield table
+
 
 render = renderer("turnout.fleet")
 
@@ -28,7 +119,6 @@ def write_fleet_page(
     found: Diagnosis,
     groups: Groups,
     parts: list[PartToTry],
-    comparison: LogComparison | None,
 ) -> None:
     """Write the diagnosis as a page."""
     sections: list[Markup] = [
@@ -37,14 +127,6 @@ def write_fleet_page(
         *charts_section("Turnout", _turnout_charts(found)),
         *charts_section("Clients", _client_charts(log, found)),
     ]
-    if comparison is not None:
-        note = (
-            f"Statistics of the log, and of participation drawn from it: blocks of {comparison.stretch} rounds "
-            "(blocks) and the fitted model (fitted), means over three seeds."
-        )
-        values = {"rows": comparison_rows(comparison), "charts": trusted([_hours_chart(comparison)])}
-        columns = ("log", "blocks", "fitted")
-        sections.append(render("likeness.html", title="Drawn from the log", note=note, columns=columns, **values))
     page = whole_page(
         title=f"The fleet of {Path(found.path).name}",
         notes=[f"Assumed: {words}." for words in found.assumed],
@@ -55,11 +137,9 @@ def write_fleet_page(
     write_whole(path, page)
 
 
-def write_fleet_picture(path: Path, log: ParticipationLog, found: Diagnosis, comparison: LogComparison | None) -> None:
+def write_fleet_picture(path: Path, log: ParticipationLog, found: Diagnosis) -> None:
     """Write the charts of the diagnosis as one SVG."""
     charts = [*_turnout_charts(found), *_client_charts(log, found)]
-    if comparison is not None:
-        charts.append(_hours_chart(comparison))
     write_whole(path, sheet([chart for chart in charts if chart]))
 
 
@@ -99,7 +179,8 @@ def _turnout_charts(found: Diagnosis) -> list[str]:
 
 def _client_charts(log: ParticipationLog, found: Diagnosis) -> list[str]:
     own = np.array(found.turnout_by_client)
-    charts = [histogram(own, "Clients by their own turnout", "percent", "share of its rounds that a client came")]
+    words = f"{len(own):,} clients, by the share of its rounds that each came"
+    charts = [bars(np.sort(own), "Clients by their own turnout", "percent", words)]
     kinds = [("stays", found.stay), ("absences", found.away)]
     lasting = [
         Series(name, np.arange(1.0, len(one.at_least) + 1), np.array(one.at_least), i)
@@ -108,14 +189,6 @@ def _client_charts(log: ParticipationLog, found: Diagnosis) -> list[str]:
     charts.append(line_chart(lasting, "Stays and absences that last so long", "rounds, at least", unit="percent"))
     work = log.work_N[log.work_N > 0]
     if found.complete < 1:
-        charts.append(histogram(work, "Visits by work done", "percent", "share of the work", ends=(0.0, 1.0)))
+        words = f"{len(work):,} visits, by the share of the work"
+        charts.append(bars(np.sort(work), "Visits by work done", "percent", words, ends=(0.0, 1.0)))
     return charts
-
-
-def _hours_chart(found: LogComparison) -> str:
-    if not found.log.by_hour:
-        return ""
-    modes = [("log", found.log), ("blocks", found.blocks), ("fitted", found.fitted)]
-    hours = np.arange(float(len(found.log.by_hour)))
-    series = [Series(name, hours, np.array(one.by_hour), i) for i, (name, one) in enumerate(modes)]
-    return line_chart(series, "Turnout by round of the day", x_label="round of the day", unit="percent")

@@ -1,12 +1,8 @@
-"""FedScale's two traces, each a pickled dictionary by client id:
+"""FedScale's availability trace (`client_behave_trace`), a pickled dictionary by client id:
 
-availability (`client_behave_trace`)   {"active": [s, ...], "inactive": [s, ...], "finish_time": s, ...}: the seconds
-                                       at which a device came and went; after `finish_time` its trace repeats
-capacity (`client_device_capacity`)    {"computation": ms, "communication": kbit/s}: milliseconds a sample takes in
-                                       inference, and the rate of the link
+    {"active": [s, ...], "inactive": [s, ...], "finish_time": s, ...}
 
-How long a round takes is FedScale's own rule: training a sample takes three times its inference, and the model crosses
-the link twice.
+the seconds at which a device came and went; after `finish_time` its trace repeats.
 
 Shape letters: M clients, N stays.
 """
@@ -14,7 +10,6 @@ Shape letters: M clients, N stays.
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,8 +19,7 @@ from turnout.errors import UserError
 from turnout.fleet.rounds import LogRows
 from turnout.world.log import Faults
 
-AVAILABILITY, CAPACITY = ("active", "inactive", "finish_time"), ("computation", "communication")
-TRAINING = 3.0  # times the inference of a sample
+NEEDED = ("active", "inactive", "finish_time")
 
 
 def is_pickle(path: Path) -> bool:
@@ -60,38 +54,9 @@ def plain_data(path: Path) -> Any:
         raise UserError(f"{path} is not a complete pickle file ({why}): fetch or write it again") from error
 
 
-@dataclass(frozen=True)
-class Capacities:
-    """How fast devices are.
-
-    names                 the clients
-    sample_seconds_M      seconds to train on a sample
-    megabytes_a_second_M  over the link
-    """
-
-    names: tuple[str, ...]
-    sample_seconds_M: np.ndarray
-    megabytes_a_second_M: np.ndarray
-
-
-def read_capacity(path: str | Path) -> Capacities:
-    """A trace of device capacities."""
-    entries = _entries(Path(path), CAPACITY, "a trace of device capacities")
-    faults = Faults(str(path), "entry")
-    for i, (name, entry) in enumerate(entries.items(), 1):
-        for what in CAPACITY:
-            if not (isinstance(entry[what], int | float) and 0 < entry[what] < np.inf):
-                faults.add(what, i, f"{what} of client {name} must be a number above 0, got {entry[what]!r}")
-    faults.check()
-    found = {what: np.array([float(entry[what]) for entry in entries.values()]) for what in CAPACITY}
-    return Capacities(
-        tuple(map(str, entries)), TRAINING * found["computation"] / 1000, found["communication"] / 8 / 1000
-    )
-
-
 def read_availability(path: Path) -> LogRows:
     """A trace of availability as stays from a start to an end."""
-    entries = _entries(path, AVAILABILITY, "a trace of availability")
+    entries = _entries(path)
     faults = Faults(str(path), "entry")
     for i, (name, entry) in enumerate(entries.items(), 1):
         length = entry["finish_time"]
@@ -120,22 +85,19 @@ def read_availability(path: Path) -> LogRows:
     )
 
 
-def _entries(path: Path, needed: tuple[str, ...], what: str) -> dict[Any, dict[str, Any]]:
-    """The dictionary of a trace; a UserError if it is the other of the two formats."""
+def _entries(path: Path) -> dict[Any, dict[str, Any]]:
+    """The dictionary of a trace."""
     data = plain_data(path)
     if not isinstance(data, dict) or not data or not all(isinstance(entry, dict) for entry in data.values()):
         raise UserError(
             f"{path} is a pickle, but not a FedScale trace: that is a dictionary of a dictionary for each client"
         )
-    first = next(iter(data.values()))
-    if needed == AVAILABILITY and set(CAPACITY) <= set(first):
-        raise UserError(
-            f"{path} has how fast devices are, not when they were there: give the trace of availability as the log, "
-            f"and this one with --capacity {path}"
-        )
     for name, entry in data.items():
-        if lacking := [key for key in needed if key not in entry]:
-            raise UserError(f"{path}, client {name}: {what} has {', '.join(needed)}; this has no {', '.join(lacking)}")
+        if lacking := [key for key in NEEDED if key not in entry]:
+            raise UserError(
+                f"{path}, client {name}: a trace of availability has {', '.join(NEEDED)}; this has no "
+                f"{', '.join(lacking)}"
+            )
     return data
 
 

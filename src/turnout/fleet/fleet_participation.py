@@ -1,25 +1,20 @@
-"""Participation and selection from a fleet's log in any format, and a comparison of its draws with the log."""
+"""Participation and selection from a fleet's log in any format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
 from torch import Tensor
 
-from turnout.fleet.fit import fit
-from turnout.fleet.fleet_model import FleetModel
+from turnout.fleet.fleet_model import FleetModel, fit
 from turnout.fleet.read_log import read_fleet
 from turnout.fleet.reading import Reading
 from turnout.parts.selection import AsLogged
-from turnout.world.blocks import Blocks, Sources, block_length
+from turnout.world.blocks import Sources
 from turnout.world.log import ParticipationLog
-from turnout.world.log_statistics import Statistics, drawn, mean_of, presence, statistics
 from turnout.world.turnout_log import TurnoutLog
-
-CLIENTS, ROUNDS, SEEDS = 200, 1000, 3  # of a comparison, at most
 
 
 @dataclass(frozen=True)
@@ -76,39 +71,3 @@ class AsFleetLog(AsLogged):
     @cached_property
     def log(self) -> FleetLog:
         return FleetLog(self.path, names=self.names, reading=self.reading)
-
-
-@dataclass(frozen=True)
-class LogComparison:
-    """A log beside draws from it, in the same statistics; those of draws are means over seeds.
-
-    log      statistics of the log
-    blocks   of draws in mode "blocks"
-    fitted   of draws in mode "fitted"
-    stretch  rounds of a block
-    """
-
-    log: Statistics
-    blocks: Statistics
-    fitted: Statistics
-    stretch: int
-
-
-def compare_with_log(log: ParticipationLog, model: FleetModel) -> LogComparison:
-    """Draw from a log in both modes, and compare."""
-    day, length = log.rounds_a_day or 1, block_length(log)
-    blocks = Blocks(log, Sources(log.clients), length)
-    by_turnout = Sources(log.clients, weight_M=log.asked_M)
-
-    clients, rounds = min(log.clients, CLIENTS), min(log.rounds, ROUNDS)
-
-    def mean(draw: Callable[[Tensor, int, int], Tensor]) -> Statistics:
-        tables = [drawn(lambda c, t, seed=seed: draw(c, t, seed), clients, rounds) for seed in range(SEEDS)]  # type: ignore[misc]
-        return mean_of([statistics(work_TC, day) for work_TC in tables])
-
-    return LogComparison(
-        log=statistics(presence(log), day),
-        blocks=mean(blocks.fraction),
-        fitted=mean(lambda client_C, t, seed: model.fraction(client_C, t, seed, by_turnout)),
-        stretch=length,
-    )

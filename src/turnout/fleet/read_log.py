@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from turnout.errors import UserError
-from turnout.fleet.cells import TimeReader, column_of, count, share, whole
-from turnout.fleet.fedscale import is_pickle, read_availability, read_capacity
-from turnout.fleet.reading import Reading, seconds
-from turnout.fleet.rounds import Effort, Form, LogRows, log_of_rows
+from turnout.fleet.fedscale import is_pickle, read_availability
+from turnout.fleet.reading import Reading, TimeReader, column_of, count, share, whole
+from turnout.fleet.rounds import Form, LogRows, log_of_rows
 from turnout.machine.table_files import TableBlock, TableFile, open_table
 from turnout.running.records.records import Records
 from turnout.world.log import HEADER, TURNOUT_FILE, Faults, ParticipationLog, find_turnout
@@ -34,11 +33,11 @@ def read_fleet(path: str | Path, reading: Reading = Reading()) -> ParticipationL
     else:
         if file.name == TURNOUT_FILE and (file.parent / "records.sqlite").is_file():
             reading = replace(reading, missing=reading.missing or "not-asked")  # a run has a row for every client asked
-        table = open_table(file, reading.separator)
+        table = open_table(file)
         columns = reading.columns(table.header, str(file))
         faults = Faults(str(file), table.counted_in)
         rows = _RowCollector(table, columns, _form(columns, reading, table), reading, faults).rows()
-    log = log_of_rows(rows if reading.capacity is None else _with_effort(rows, reading), reading, faults)
+    log = log_of_rows(rows, reading, faults)
     return log if reading.owners is None else _with_owners(log, reading.owners)
 
 
@@ -52,24 +51,6 @@ def with_run_examples(log: ParticipationLog, folder: Path) -> ParticipationLog:
     examples = dict(zip(columns["client"].tolist(), columns["examples"].tolist(), strict=True))
     examples_M = np.array([examples.get(int(name)) or 0 for name in log.names], dtype=np.float64)
     return replace(log, examples_M=examples_M) if examples_M.any() else log
-
-
-def _with_effort(rows: LogRows, reading: Reading) -> LogRows:
-    """The rows with the seconds that a round takes each client, from a capacity trace."""
-    if rows.form != "intervals" or rows.work_N is not None:
-        raise UserError(
-            f"{rows.path}: a capacity trace decides the work of clients that were there from a start to an end; this "
-            "log has no such stays, or has the work itself"
-        )
-    devices = read_capacity(reading.capacity or "")
-    place = {name: i for i, name in enumerate(devices.names)}
-    device_M = np.array([place.get(name, i % len(place)) for i, name in enumerate(rows.names)])
-    effort = Effort(
-        link_M=2 * (reading.megabytes or 0) / devices.megabytes_a_second_M[device_M],
-        training_M=(reading.samples or 0) * devices.sample_seconds_M[device_M],
-        deadline=np.inf if reading.deadline is None else seconds(reading.deadline),
-    )
-    return replace(rows, effort=effort)
 
 
 def _form(columns: dict[str, str], reading: Reading, table: TableFile) -> Form:

@@ -24,20 +24,6 @@ USUAL_ROUNDS = (3600.0, 900.0, 300.0, 60.0)  # seconds, in the order tried
 
 
 @dataclass(frozen=True)
-class Effort:
-    """The seconds of a full round.
-
-    link_M      of each client's transfers
-    training_M  of each client's training
-    deadline    the most a round may take
-    """
-
-    link_M: np.ndarray
-    training_M: np.ndarray
-    deadline: float
-
-
-@dataclass(frozen=True)
 class LogRows:
     """The rows of a file as numbers; a cell that is a fault is NaN.
 
@@ -49,7 +35,6 @@ class LogRows:
     line_N      its line
     round_N, time_N, end_N, work_N, examples_N   its cells; None if the file has no such column
     is_calendar whether times count from 1970
-    effort      the seconds of a round, if devices' speeds are known: decides how much work is done in a stay
     own_form    whether the file is a turnout.csv, whose rounds are counted from 0
     assumed     guesses so far
     """
@@ -65,7 +50,6 @@ class LogRows:
     work_N: np.ndarray | None = None
     examples_N: np.ndarray | None = None
     is_calendar: bool = False
-    effort: Effort | None = None
     own_form: bool = False
     assumed: list[str] = field(default_factory=list)
 
@@ -103,7 +87,7 @@ def log_of_rows(rows: LogRows, reading: Reading, faults: Faults) -> Participatio
     faults.check()
     if reading.gaps == "skip":
         made = _without_gaps(made)
-    zeros = int((made.work_A == 0).sum()) if rows.effort is None else 0  # zeros that the file itself has
+    zeros = int((made.work_A == 0).sum())
     few = FEW if rows.form == "check-ins" else 0.0
     missing = reading.missing or ("not-asked" if zeros > few * len(made.work_A) else "absent")
     line_M = np.full(len(rows.names), np.iinfo(np.int32).max, dtype=np.int32)
@@ -194,13 +178,6 @@ def _interval_rounds(rows: LogRows, reading: Reading, faults: Faults) -> Rounds:
         seconds_A = np.clip(np.bincount(inverse_A, weights=there_A), 0, grid.every)
         pair_A, seconds_A = pair_A[seconds_A > 0], seconds_A[seconds_A > 0]
         work_A, assumed = seconds_A / grid.every, ["work is the share of a round that a client was there"]
-        if rows.effort is not None:  # a client that was there but finished nothing keeps its row
-            link_A, training_A = rows.effort.link_M[pair_A % clients], rows.effort.training_M[pair_A % clients]
-            work_A = np.clip((np.minimum(seconds_A, rows.effort.deadline) - link_A) / training_A, 0, 1)
-            assumed = [
-                "work is what a device of the capacity trace finishes while it is there; nothing, in "
-                f"{float((work_A == 0).mean()):.0%} of the cases"
-            ]
     if not closed_N.all():
         assumed.append(f"{int((~closed_N).sum()):,} stays without an end last to the end of the log")
     return grid.rounds_of(pair_A, work_A, clients, assumed)

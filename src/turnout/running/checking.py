@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from turnout.data.description import read_description
 from turnout.errors import UserError
 from turnout.machine.checksums import load_tensors, read_json
-from turnout.running.config.read import open_table, read_file
+from turnout.running.config.read import read_file
 from turnout.running.loop import DELETE
 from turnout.running.records import finding
 from turnout.running.records.checkpoint import NAME as CHECKPOINT
@@ -18,7 +18,6 @@ from turnout.running.records.records import Records
 from turnout.running.state import is_held
 from turnout.running.tracks.first_values import FILE as FIRST_VALUES
 from turnout.running.tracks.first_values import kept_values
-from turnout.running.tracks.rebuild import built_now
 
 TABLES = {
     "environment.json": DELETE,
@@ -46,22 +45,17 @@ class Checked:
 
 
 def checked_folder(folder: Path) -> Iterator[Checked]:
-    """Check every file of a run, or of the runs of a folder, that this library would read back."""
+    """Check every file of a run, or of the runs below a folder, that this library would read back."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}: name the folder of a run, or of several")
-    inside = [folder]
-    if (folder / finding.NAME).is_file():
-        found = _checked(folder / finding.NAME, lambda: finding.read_run_list(folder))
-        yield found
-        if found.wrong is None:
-            inside += [folder / run.path for run in finding.read_run_list(folder).runs]
-        else:
-            inside += sorted(path.parent for path in folder.glob("*/seed-*/experiment.toml"))
-    elif not any((folder / name).is_file() for name in ("experiment.toml", "study.txt", "records.sqlite")):
-        inside = sorted({path.parent for path in folder.rglob("experiment.toml")})
-        if not inside:
-            raise UserError(f"{folder} holds no run: it has no experiment.toml and no runs.json")
-    for path in dict.fromkeys(inside):
+    listed = folder / finding.NAME
+    if listed.is_file():
+        yield _checked(listed, lambda: finding.read_run_list(folder))
+    names = ("experiment.toml", "records.sqlite", "study.json")
+    inside = sorted({path.parent for name in names for path in folder.rglob(name)})
+    if not inside and not listed.is_file():
+        raise UserError(f"{folder} holds no run: it has no experiment.toml and no runs.json")
+    for path in inside:
         yield from _run(path)
 
 
@@ -69,25 +63,12 @@ def _run(folder: Path) -> Iterator[Checked]:
     if is_held(folder):
         yield Checked(folder, note="a process is running here: check again when it has ended")
         return
-    settings = folder / "experiment.toml"
-    if settings.is_file():
-        yield _checked(settings, lambda: read_file(settings))
-    for name, then in TABLES.items():
-        path = folder / name
-        if path.is_file():
-            yield _checked(path, lambda path=path, then=then: read_json(path, then))  # type: ignore[misc]
-    if (folder / "records.sqlite").is_file():
-        yield _checked(folder / "records.sqlite", lambda: _check_records(folder))
+    checks: dict[str, Callable[[], object]] = {"experiment.toml": lambda: read_file(folder / "experiment.toml")}
+    checks |= {name: partial(read_json, folder / name, then) for name, then in TABLES.items()}
+    checks |= {"records.sqlite": lambda: _check_records(folder), CHECKPOINT: lambda: _check_checkpoint(folder)}
+    yield from (_checked(folder / name, check) for name, check in checks.items() if (folder / name).is_file())
     if (folder / CHECKPOINT).is_file():
-        then = start_over(folder)
-        try:
-            _, about = load_tensors(folder / CHECKPOINT, then)
-            for name in about.get("client_files", []):
-                load_tensors(folder / "clients" / str(name), then)
-            yield Checked(folder / CHECKPOINT)
-        except (UserError, OSError) as error:
-            yield Checked(folder / CHECKPOINT, wrong=str(error))
-        yield _first_values(folder)
+        yield _checked(folder / FIRST_VALUES, lambda: _check_first_values(folder))
     for path in sorted([*folder.glob("*.new"), *folder.glob("clients/*.new")]):
         yield Checked(path, note=LEFT)
 
@@ -100,22 +81,15 @@ def _check_records(folder: Path) -> None:
             raise UserError(f"{records.path} lacks rounds of {CHECKPOINT}: {start_over(folder)}")
 
 
-def _first_values(folder: Path) -> Checked:
-    """Check the initial values of the model, and that the same model is built today."""
-    path = folder / FIRST_VALUES
-    try:
-        begun = kept_values(folder, str(load_tensors(folder / CHECKPOINT, start_over(folder))[1].get("fingerprint")))
-    except (UserError, OSError) as error:
-        return Checked(path, wrong=str(error))
-    kept = read_description(folder)
-    if begun is None or kept is None:  # a run of an older version
-        return Checked(path)
-    try:
-        now = built_now(open_table(read_file(folder / "experiment.toml")), kept)
-    except Exception as error:  # any failure of a user's model function
-        why = str(error).partition(": give the experiment")[0]
-        return Checked(path, note=f"cannot compare it with the model that is built today ({why})")
-    return _checked(path, lambda: begun.refuse_other(now, folder))
+def _check_checkpoint(folder: Path) -> None:
+    _, about = load_tensors(folder / CHECKPOINT, start_over(folder))
+    for name in about.get("client_files", []):
+        load_tensors(folder / "clients" / str(name), start_over(folder))
+
+
+def _check_first_values(folder: Path) -> None:
+    _, about = load_tensors(folder / CHECKPOINT, start_over(folder))
+    kept_values(folder, str(about.get("fingerprint")))
 
 
 def _checked(path: Path, read: Callable[[], object]) -> Checked:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 
 from turnout.errors import UserError
-from turnout.experiment import Experiment
 from turnout.machine.lock import Busy, locked
-from turnout.running.config.run_file import changed_settings
-from turnout.running.records.checkpoint import rounds_done
-from turnout.running.records.records import Records
-from turnout.running.stop_rules import Progress, reason_to_stop
 
 RUN_FILES = {"experiment.toml", "runs.json", "study.txt", "error.txt"}  # one of them exists from the beginning
 PROOFS = {"records.sqlite", "error.txt"}  # of a run that has begun
@@ -105,23 +101,18 @@ def kept_if_used(folder: Path) -> Iterator[None]:
     run begins with are deleted; with any other file in it, the folder stays.
     """
     fresh, made = not contents(folder), [path for path in (folder, *folder.parents) if not path.exists()]
-    interrupted = False
     try:
         yield
-    except KeyboardInterrupt:
-        interrupted = True
-        raise
     finally:
-        if fresh and not interrupted and folder.is_dir():
+        if fresh and not isinstance(sys.exception(), KeyboardInterrupt) and folder.is_dir():
             with suppress(Busy), locked(folder / LOCK_FILE):  # another command may have begun here meanwhile
                 inside = sorted(folder.rglob("*"), reverse=True)
-                has_begun = any(path.name in PROOFS for path in inside)
-                for path in () if has_begun else inside:
-                    if (path.name in BEGINNING or is_lock(path)) and not path.is_dir():
+                if not any(path.name in PROOFS for path in inside):
+                    for path in (path for path in inside if path.name in BEGINNING or is_lock(path)):
                         path.unlink(missing_ok=True)
-                for path in () if has_begun else [*(path for path in inside if path.is_dir()), *made]:
-                    with suppress(OSError):  # something else is in it
-                        path.rmdir()
+                    for path in [*(path for path in inside if path.is_dir()), *made]:
+                        with suppress(OSError):  # something else is in it
+                            path.rmdir()
 
 
 @contextmanager
@@ -130,37 +121,6 @@ def held(folder: Path) -> Iterator[None]:
     make_folder(folder)
     with locked(folder / LOCK_FILE, LOCK_SECONDS):
         yield
-
-
-def refuse_used(folder: Path, experiment: Experiment) -> None:
-    """Refuse a folder with a run in it, and name the choices: resume it, use another folder, delete it first."""
-    there = set(contents(folder))
-    if "runs.json" in there:
-        raise UserError(
-            f"{folder} holds several runs. Choose one: another folder keeps them, overwrite=True deletes them first"
-        )
-    if "experiment.toml" not in there:
-        return  # refuse_full has a sentence for it
-    changed = changed_settings(folder / "experiment.toml", experiment)
-    if changed:
-        differ = f"{', '.join(changed[:3])} differ{'s' * (len(changed) == 1)}"
-        raise UserError(
-            f"{folder} holds another experiment ({differ}). Choose one: another folder keeps both, overwrite=True "
-            "deletes it first"
-        )
-    done, wanted = rounds_done(folder), experiment.rounds
-    ended = done >= wanted
-    if not ended and (folder / "records.sqlite").is_file():
-        with Records.read(folder / "records.sqlite") as records:
-            ended = reason_to_stop(experiment, Progress.from_records(records, experiment)) is not None
-    if ended:
-        what, resumed = f"complete with {done} rounds", "returns it"
-    else:
-        what, resumed = f"with {done} of {wanted} rounds", "resumes it"
-    raise UserError(
-        f"{folder} holds this experiment, {what}. Choose one: resume=True {resumed}, another folder keeps it beside a "
-        "new run, overwrite=True deletes it first"
-    )
 
 
 def refuse_to_delete(folder: Path) -> None:
@@ -180,20 +140,14 @@ def refuse_to_delete(folder: Path) -> None:
             )
 
 
-def delete_run(folder: Path, holding: bool = False) -> None:
-    """Delete the run or runs in a folder, except its lock; refuses while another process works in one.
-
-    `holding`: this process holds the folder already.
-    """
+def delete_run(folder: Path) -> None:
+    """Delete the run or runs in a folder that this process holds; refuses while another process works in one."""
     refuse_to_delete(folder)
-    if not folder.is_dir():
-        return
-    with nullcontext() if holding else held(folder):
-        for used in {path.parent for path in folder.rglob("experiment.toml")} - {folder}:
-            with held(used):
-                pass
-        for path in [path for path in folder.iterdir() if not is_lock(path)]:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+    for used in {path.parent for path in folder.rglob("experiment.toml")} - {folder}:
+        with held(used):
+            pass
+    for path in [path for path in folder.iterdir() if not is_lock(path)]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

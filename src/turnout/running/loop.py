@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ import torch
 from turnout import __version__
 from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.machine.activity import Publisher
-from turnout.machine.checksums import UNREADABLE, Damaged, read_json, text_with_checksum, write_json
+from turnout.machine.checksums import UNREADABLE, read_json, text_with_checksum, write_json
 from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
 from turnout.machine.memory import give_back_freed_memory
@@ -34,7 +32,7 @@ from turnout.running.config.run_file import check_reads_back, check_same
 from turnout.running.folder import contents, delete_run, make_folder, refuse_full, refuse_to_delete
 from turnout.running.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
 from turnout.running.records.export import export_events, export_turnout
-from turnout.running.records.records import Records, end_now, keep_now
+from turnout.running.records.records import Records
 from turnout.running.stop_rules import Progress, metric_of, reason_to_stop
 from turnout.running.tracks.first_values import FILE as FIRST_VALUES
 from turnout.running.tracks.first_values import read_first_values
@@ -96,7 +94,6 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
         try:
             yield from _rounds(track, state, first, records, _Checkpoints(track, folder, records, client_files))
         finally:
-            end_now(records)
             export_turnout(records, folder / "turnout.csv", track.names)
             export_events(records, folder / "events.csv", track.names)
             track.data().write(folder)  # with the clients that have enrolled since
@@ -110,12 +107,11 @@ def _rounds(
     experiment = track.experiment
     progress = Progress.from_records(records, experiment)
     stopped = reason_to_stop(experiment, progress) if first else None
-    publisher = Publisher(partial(keep_now, records))
     for t in range(first, experiment.rounds):
         if stopped:
             return
         start = time.perf_counter()
-        with stage("weights"), publisher.active():
+        with stage("weights"):
             state, record = track.round(state, t)
         step = FinishedRound(replace(record, seconds=time.perf_counter() - start), None)
         if (t + 1) % experiment.evaluate.every == 0:
@@ -209,11 +205,8 @@ def as_before(experiment: Experiment, folder: Path) -> Experiment:
     if not path.exists():
         return experiment
     before = read_json(path, DELETE)
-    try:
-        threads, chunk, device, engine = (before[name] for name in ("threads", "chunk", "device", "engine"))
-    except KeyError as error:
-        raise Damaged(path, repr(error), DELETE) from error
-    return experiment.but(runtime=runtime.as_begun(threads, chunk, device, engine))
+    begun = [before[name] for name in ("threads", "chunk", "device", "engine")]
+    return experiment.but(runtime=runtime.as_begun(*begun))
 
 
 def _refuse_other_engine(track: Track, folder: Path, allowed: bool) -> None:
@@ -235,12 +228,6 @@ def _refuse_other_engine(track: Track, folder: Path, allowed: bool) -> None:
     write_json(path, before | now | {"engines before": [*before.get("engines before", []), list(was)]})
 
 
-def _prepared(experiment: Experiment, data_dir: Path | None) -> Track:
-    prepared = prepare(experiment, data_dir)
-    give_back_freed_memory()  # of reading the data, before checking that the rest fits
-    return prepared
-
-
 def begin(
     experiment: Experiment,
     folder: Path,
@@ -250,28 +237,28 @@ def begin(
     other_engine: bool = False,
 ) -> Track:
     """Begin or resume a run in a folder that this process holds; returns its track."""
-    if overwrite and contents(folder):
+    settings, replaced = folder / "experiment.toml", overwrite and bool(contents(folder))
+    if replaced:
         refuse_to_delete(folder)
-        metric_of(experiment)
-        prepared = _prepared(experiment, data_dir)
-        delete_run(folder, holding=True)
-        write_whole(folder / "experiment.toml", text_with_checksum(to_toml(experiment)))
-        return prepared
-    refuse_full(folder, resume)
-    for left in [*folder.glob("*.new"), *folder.glob("clients/*.new")]:  # a process was killed while writing them
-        left.unlink(missing_ok=True)
-    settings = folder / "experiment.toml"
-    renewed = check_same(settings, experiment) if settings.exists() else None
-    if settings.exists():
+    else:
+        refuse_full(folder, resume)
+        for left in [*folder.glob("*.new"), *folder.glob("clients/*.new")]:  # a process was killed while writing them
+            left.unlink(missing_ok=True)
+    resumed, renewed = settings.exists() and not replaced, None
+    if resumed:
+        renewed = check_same(settings, experiment)
         experiment = as_before(experiment, folder)
     metric_of(experiment)  # refuses a misspelt metric of the stop rules
-    prepared = _prepared(experiment, data_dir)
-    if settings.exists():
+    prepared = prepare(experiment, data_dir)
+    give_back_freed_memory()  # of reading the data, before checking that the rest fits
+    if resumed:
         _refuse_other_engine(prepared, folder, other_engine)
-    if not settings.exists() or not (folder / "environment.json").exists():
+    if not resumed or not (folder / "environment.json").exists():
         check_reads_back(experiment)
+        renewed = to_toml(experiment)
+    if replaced:
+        delete_run(folder)
+    if renewed is not None:
         make_folder(folder)
-        write_whole(settings, text_with_checksum(to_toml(experiment)))
-    elif renewed is not None:
         write_whole(settings, text_with_checksum(renewed))
     return prepared

@@ -1,4 +1,5 @@
-"""Runs as streams of messages, in this process (side_by_side.py: several at a time in others)."""
+"""Runs as streams of messages: they began, a round ended, they ended or failed. In this process; side_by_side.py has
+several at a time in others."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import errno
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,54 +18,121 @@ from turnout.errors import UserError, out_of_memory
 from turnout.experiment import Experiment
 from turnout.machine.compiler import trouble
 from turnout.machine.files import write_whole
-from turnout.running.display import Began, Ended, Failed, Line, Message, Note
-from turnout.running.folder import held, refuse_full
-from turnout.running.loop import begin, rounds_of
-from turnout.running.memory import GO_ON, Need, check_fits
+from turnout.machine.memory import free_bytes
+from turnout.running.charts.units import duration, show, size
+from turnout.running.folder import held
+from turnout.running.loop import FinishedRound, begin, rounds_of
 from turnout.running.profile import profiled_rounds
 from turnout.running.records.checkpoint import rounds_done
 from turnout.running.records.glossary import Glossary
 from turnout.running.records.records import Records
-from turnout.running.reported import NO_HOOKS, Hooks
-from turnout.running.state import failed_start_kept, state_kept
+from turnout.running.state import FILE as STATE
+from turnout.running.state import state_kept
 from turnout.running.stop_rules import metric_of
-from turnout.running.tracker import TrackedRun
-from turnout.running.tracking import tracked
+from turnout.running.tracking import NO_HOOKS, Hooks, TrackedRun, tracked
 from turnout.running.tracks.track import Track
 
-ENGINE_NAMES = {
-    "native": "native engine",
-    "by hand": "by-hand engine",
-    "vmap": "vmap engine",
-    "loop": "plain loop",
-    "channels-last": "plain loop (channels last)",
-}
 LINE_SECONDS = 0.05  # at least, between two lines of one run
+ON_HOST = "client state"  # is in host memory on any device, and on disk if it is large
+LOADED = "data"  # is in memory already when free memory is read
+
+
+@dataclass(frozen=True)
+class Began:
+    """A run begins.
+
+    name    the run
+    rounds  rounds of its experiment
+    done    rounds that were done before
+    words   the size of the federation, how clients are trained, the memory it needs, how files became samples
+    alike   how many runs like this one fit into free memory; None if unknown
+    """
+
+    name: str
+    rounds: int
+    done: int
+    words: str
+    alike: int | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A round has ended.
+
+    name    the run
+    done    rounds that are done
+    rounds  rounds of its experiment
+    words   the main metric, the turnout, the speed, the work done
+    """
+
+    name: str
+    done: int
+    rounds: int
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something to know about a run, which continues.
+
+    name   the run
+    words  a sentence
+    """
+
+    name: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run is complete.
+
+    name   the run
+    words  its rounds, their time, the main metric, the stop rule that ended it
+    """
+
+    name: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A run has failed.
+
+    name     the run
+    why      the reason
+    mistake  whether it is a user's mistake, which needs no traceback
+    began    whether the run had begun
+    """
+
+    name: str
+    why: str
+    mistake: bool
+    began: bool = False
+
+
+Message = Began | Line | Note | Ended | Failed
 
 
 @dataclass(frozen=True)
 class RunPlace:
-    """The folder of a run, and how it is run.
+    """The folder of a run, and how it is run; a run in the folder is resumed.
 
     name          the run's name
     folder        its folder
     data_dir      the folder of data files
-    resume        whether a run in the folder may be resumed
-    threads       threads it may use; None: all
-    side_by_side  how many runs share this machine
+    threads       threads it may use beside other runs; None: all
     profile       whether to measure the stages of the round
     overwrite     whether to delete the run in the folder first
     other_engine  whether it may resume with another engine
-    group         the title of the runs it is made with, for trackers; its own name if it is alone
+    group         the title of the runs it is made with, for trackers
     hooks         its trackers, and the function that receives finished rounds
     """
 
     name: str
     folder: Path
     data_dir: Path | None = None
-    resume: bool = True
     threads: int | None = None
-    side_by_side: int = 1
     profile: bool = False
     overwrite: bool = False
     other_engine: bool = False
@@ -72,54 +140,52 @@ class RunPlace:
     hooks: Hooks = NO_HOOKS
 
 
-def at_once(need: Need) -> bool:
-    """The answer to a run that is alone: proceed, and check by itself whether it fits."""
-    return GO_ON
-
-
-def messages_of(experiment: Experiment, place: RunPlace, ask: Callable[[Need], bool] = at_once) -> Iterator[Message]:
-    """Run an experiment, or resume it, and yield messages about it.
-
-    ask  called before the first round; may wait for memory; answers whether to proceed or to read free memory again
-    """
-    for name in experiment.track:  # refuse one that is not known or not installed before the work begins
-        place.hooks.make_tracker(name)
-    if not place.overwrite:
-        refuse_full(place.folder, place.resume)
-    with held(place.folder), one_torch_thread():
-        with warnings.catch_warnings(record=True) as caught, failed_start_kept(place.folder):
+def messages_of(experiment: Experiment, place: RunPlace) -> Iterator[Message]:
+    """Run an experiment, or resume it, and yield messages about it."""
+    folder, name = place.folder, place.name
+    with held(folder), one_torch_thread(), state_kept(folder) as end:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.filterwarnings("always", message="this model cannot be vectorised")
-            if place.threads is not None and not (place.folder / "environment.json").exists():
+            if place.threads is not None and not (folder / "environment.json").exists():
                 experiment = experiment.but(runtime=experiment.runtime.on_threads(place.threads))  # its share of cores
-            prepared = begin(
-                experiment, place.folder, place.resume, place.data_dir, place.overwrite, place.other_engine
-            )
-        yield from (Note(place.name, str(warning.message)) for warning in caught)
-        yield from (Note(place.name, f"warning: {words}") for words in prepared.warnings)
-        estimate = prepared.memory()
-        while ask(need := Need.seen(estimate, prepared.device)) != GO_ON:
-            pass
-        needed = check_fits(estimate, need.free, place.side_by_side)
-        with state_kept(place.folder) as state:
-            about, why = prepared.runtime.describe(), trouble()  # why: what prevents a faster engine
-            engine = ENGINE_NAMES.get(about["engine"], about["engine"]) + (f" ({why})" if why else "")
-            workers = [f"{about[kind]} {kind}" for kind in ("processes", "workers") if kind in about]
-            began = Began(
-                name=place.name,
-                rounds=prepared.experiment.rounds,
-                done=rounds_done(place.folder),
-                device=about["device"],
-                engine=", ".join([engine, *workers]),
-                threads=about["threads"],
-                headline=prepared.headline(),
-                memory=needed,
-                data_note=prepared.data_note,
-            )
-            yield began
-            stopped = state["why"] = yield from _lines(prepared, place)
-            with Records.read(place.folder / "records.sqlite") as records:
-                seconds = float(records.rounds()["seconds"].sum())  # of all rounds, as in the table
-            yield Ended(place.name, max(began.rounds, began.done), seconds, stopped)
+            prepared = begin(experiment, folder, True, place.data_dir, place.overwrite, place.other_engine)
+        yield from (Note(name, str(warning.message)) for warning in caught)
+        yield from (Note(name, f"warning: {words}") for words in prepared.warnings)
+        estimate, free = prepared.memory(), free_bytes(prepared.device)
+        needed = check_fits(estimate, free, side_by_side=place.threads is not None)
+        end.has_begun = True
+        (folder / STATE).unlink(missing_ok=True)
+        rounds, done = prepared.experiment.rounds, rounds_done(folder)
+        resumed = f", resumed after round {done}" if 0 < done < rounds else ""
+        words = f"{_headline(prepared)}, about {size(sum(estimate.values()))} of memory{resumed}"
+        words += f"\n{prepared.data_note}" if prepared.data_note else ""
+        yield Began(name, rounds, done, words, None if free is None else free // max(1, needed))
+        measured, end.why = yield from _lines(prepared, place)
+        with Records.read(folder / "records.sqlite") as records:
+            seconds, last = float(records.rounds()["seconds"].sum()), records.last_round()
+        if measured is None:
+            yield Ended(name, f"all of its {max(rounds, done):,} rounds were done before: nothing left to do")
+        else:
+            parts = [f"{(-1 if last is None else last) + 1} rounds in {duration(seconds)}", measured, end.why]
+            yield Ended(name, ", ".join(part for part in parts if part))
+
+
+def check_fits(estimate: Mapping[str, int], free: int | None, side_by_side: bool = False) -> int:
+    """The bytes a run needs on its device; refuses a run that needs more than is free.
+
+    >>> check_fits({"cohort": 300, "data": 200}, free=300)
+    500
+    """
+    needed = {name: count for name, count in estimate.items() if name != ON_HOST}
+    total = sum(needed.values())
+    if free is None or total - needed.get(LOADED, 0) <= free:
+        return total
+    pieces = ", ".join(f"{name} {size(count)}" for name, count in needed.items() if count)
+    fewer = "run fewer side by side (--jobs 1), " if side_by_side else ""
+    raise UserError(
+        f"this run needs about {size(total)} of memory ({pieces}), but {size(free)} are free here: {fewer}"
+        "ask fewer clients a round (algorithm.selection), lower algorithm.local.batch_size, or take a smaller model"
+    )
 
 
 @contextmanager
@@ -133,32 +199,55 @@ def one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _lines(prepared: Track, place: RunPlace) -> Generator[Line | Note, None, str | None]:
-    """Yield a line for each round, at most one every LINE_SECONDS; return why the run ended early."""
-    metric = metric_of(prepared.experiment)
+def _headline(prepared: Track) -> str:
+    """The size of the federation, and how clients are trained."""
+    about, why = prepared.runtime.describe(), trouble()  # why: what prevents a faster engine
+    engine = f"{about['engine'].replace(' ', '-')} engine" + (f" ({why})" if why else "")
+    workers = [f"{about[kind]} {kind}" for kind in ("processes", "workers") if kind in about]
+    device, threads = about["device"], about["threads"]
+    cores = f" ({threads} thread{'s' * (threads > 1)})" if device == "cpu" else ""
+    return f"{prepared.headline()}, {', '.join([engine, *workers])} on {device}{cores}"
+
+
+def _lines(prepared: Track, place: RunPlace) -> Generator[Line | Note, None, tuple[str | None, str | None]]:
+    """Yield a line for each round, at most one every LINE_SECONDS.
+
+    Returns the main metric in words, None if no round was left to do, and the stop rule that ended the run.
+    """
+    metric, total = metric_of(prepared.experiment), prepared.experiment.rounds
     unit = Glossary.of(prepared.experiment.task).unit(metric)
-    line, shown, stopped = Line(place.name, prepared.experiment.rounds, metric, unit), 0.0, None
+    measured, step, trained, busy, shown = "", None, 0, 0.0, 0.0
+
+    def line(step: FinishedRound) -> Line:
+        record = step.record
+        turnout, rate = f"turnout {record.answered}/{record.asked}", f"{trained / busy:,.0f} clients/s" if busy else ""
+        words = (measured, turnout, rate, f"work {record.work or 0.0:.0%}")
+        return Line(place.name, record.round + 1, total, tuple(word for word in words if word))
+
     rounds = profiled_rounds(prepared, place.folder) if place.profile else rounds_of(prepared, place.folder)
     run = TrackedRun(place.name, place.group or place.name, place.folder, rounds_done(place.folder))
     with tracked(prepared.experiment, run, place.hooks) as tracking:
         for step in rounds:
-            line, stopped = line.after(step.record, step.evaluation), step.stopped
+            trained, busy = trained + step.record.answered, busy + step.record.seconds
+            if step.evaluation is not None and metric in step.evaluation.values:
+                measured = f"{metric} {show(step.evaluation.values[metric], unit)}"
             yield from (Note(place.name, words) for words in tracking.after(step))
             if time.monotonic() - shown > LINE_SECONDS:
                 shown = time.monotonic()
-                yield line
-    if line.round >= 0:
-        yield line
-    return stopped
+                yield line(step)
+    if step is None:
+        return None, None
+    yield line(step)
+    return measured, step.stopped
 
 
-def guarded(experiment: Experiment, place: RunPlace, ask: Callable[[Need], bool] = at_once) -> Iterator[Message]:
+def guarded(experiment: Experiment, place: RunPlace) -> Iterator[Message]:
     """`messages_of`, with a failure as the last message; keeps the traceback of an error that is not a UserError."""
     kept, began = place.folder / "error.txt", False
     with suppress(OSError):
         kept.unlink(missing_ok=True)
     try:
-        for message in messages_of(experiment, place, ask):
+        for message in messages_of(experiment, place):
             began = began or isinstance(message, Began)
             yield message
     except UserError as mistake:

@@ -115,7 +115,7 @@ def other_runs(plan: RunPlan) -> list[str]:
     paths = {run.path for run in plan.runs}
     try:
         listed = read_run_list(plan.out).runs
-        return [f"{run.variant} seed {run.seed}" for run in listed if run.path not in paths]
+        return [run.name for run in listed if str(run.path.relative_to(plan.out)) not in paths]
     except (OSError, UserError):  # a new folder, or a damaged list, which will be rewritten
         files = sorted(plan.out.glob("*/seed-*/experiment.toml"))
         begun = {str(path.parent.relative_to(plan.out)): path.parent for path in files}
@@ -136,24 +136,17 @@ def named(given: Any) -> dict[str, Experiment]:
     """Experiments by name: a dict's own, else their titles, else their numbers."""
     if isinstance(given, Experiment):
         return {given.title or "run": given}
-    if isinstance(given, Mapping):
-        found = {str(name): experiment for name, experiment in given.items()}
-    elif isinstance(given, Sequence) and not isinstance(given, str):
-        found = {}
-        for i, experiment in enumerate(given, 1):
-            name = getattr(experiment, "title", "") or f"experiment {i}"
-            if name in found:
-                raise UserError(f"two experiments have the title {name!r}: give a dict, {{name: experiment}}")
-            found[name] = experiment
-    else:
-        what = f"the {type(given).__name__} {given!r}"
-        raise UserError(f"to.run was given {what}: give an Experiment (recipes are for `turnout run NAME`), or several")
-    if not found:
-        raise UserError("to.run was given no experiment: give one, a list of them, or a dict by name")
-    for name, experiment in found.items():
-        if not isinstance(experiment, Experiment):
-            raise UserError(f"{name!r} is the {type(experiment).__name__} {experiment!r}: give an Experiment")
-    return found
+    found = given
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        found = {getattr(e, "title", "") or f"experiment {i}": e for i, e in enumerate(given, 1)}
+        if len(found) < len(given):
+            raise UserError("two experiments have the same title: give a dict, {name: experiment}")
+    if not isinstance(found, Mapping) or not found or not all(isinstance(e, Experiment) for e in found.values()):
+        raise UserError(
+            f"to.run was given {given!r}: give an Experiment (recipes are for `turnout run NAME`), or several, as a "
+            "list or as a dict by name"
+        )
+    return {str(name): experiment for name, experiment in found.items()}
 
 
 def tracked_by(variants: Mapping[str, Experiment], trackers: Sequence[str]) -> dict[str, Experiment]:
@@ -173,16 +166,13 @@ def seeds_of(variants: Mapping[str, Experiment], seeds: Any) -> Sequence[int] | 
     """
     if seeds is None:
         return None
+    wanted = seeds
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         own = {experiment.seed for experiment in variants.values()}
-        if seeds < 1:
-            raise UserError(f"seeds={seeds}: give at least 1")
         if len(own) > 1:
             raise UserError(f"the experiments have different seeds of their own ({sorted(own)}): give seeds as a list")
-        first = own.pop()
-        return list(range(first, first + seeds))
-    if isinstance(seeds, str) or not all(isinstance(seed, int) for seed in seeds) or not seeds:
-        raise UserError(f"seeds is a number of seeds, or a list of them, not {seeds!r}")
-    if twice := [seed for i, seed in enumerate(seeds) if seed in seeds[:i]]:
-        raise UserError(f"the seed {twice[0]} is given twice")
-    return list(seeds)
+        wanted = range(min(own), min(own) + seeds)
+    numbers = isinstance(wanted, Sequence) and all(isinstance(seed, int) for seed in wanted)
+    if not numbers or not wanted or len(set(wanted)) < len(wanted):
+        raise UserError(f"seeds is a number of seeds, at least 1, or a list of different ones, not {seeds!r}")
+    return list(wanted)

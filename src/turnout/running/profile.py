@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rich import box
 from rich.table import Table
 
-from turnout.machine.checksums import Damaged, read_json, write_json
+from turnout.machine.checksums import read_json, write_json
 from turnout.machine.profiling import Stopwatch
 from turnout.running.loop import FinishedRound, rounds_of
 from turnout.running.tracks.track import Track
 
 FILE = "profile.json"
-THEN = "delete it; --profile measures again"
 
 STAGES = {
     "membership": "joining and leaving",
@@ -38,38 +37,6 @@ STAGES = {
 }
 
 
-@dataclass(frozen=True)
-class Profile:
-    """Seconds by stage.
-
-    rounds   how many rounds were measured
-    seconds  by stage
-    """
-
-    rounds: int
-    seconds: Mapping[str, float]
-
-    def __add__(self, other: Profile) -> Profile:
-        stages = self.seconds.keys() | other.seconds.keys()
-        seconds = {stage: self.seconds.get(stage, 0.0) + other.seconds.get(stage, 0.0) for stage in stages}
-        return Profile(self.rounds + other.rounds, seconds)
-
-    @property
-    def total(self) -> float:
-        return sum(self.seconds.values())
-
-    def rows(self) -> list[tuple[str, float, float, float]]:
-        """Stage, seconds, share of all, milliseconds per round; in the order of the round."""
-        times = [(name, self.seconds[name]) for name in STAGES if self.seconds.get(name, 0.0) > 0]
-        return [(name, s, s / self.total, 1000 * s / max(1, self.rounds)) for name, s in times]
-
-    def write(self, folder: Path) -> None:
-        write_json(folder / FILE, {"rounds": self.rounds, "seconds": dict(self.seconds)})
-
-
-NOTHING = Profile(0, {})
-
-
 def profiled_rounds(track: Track, folder: Path) -> Iterator[FinishedRound]:
     """`rounds_of` with a stopwatch; writes the measured times into the folder, also if the run is interrupted."""
     watch, rounds = Stopwatch(track.device), 0
@@ -83,27 +50,29 @@ def profiled_rounds(track: Track, folder: Path) -> Iterator[FinishedRound]:
             rounds += 1
             yield step
     finally:
-        Profile(rounds, watch.seconds).write(folder)
+        write_json(folder / FILE, {"rounds": rounds, "seconds": watch.seconds})
 
 
-def read_profile(folder: Path) -> Profile | None:
-    """The profile in a run folder (from the last process that ran there); None if there is none."""
-    path = folder / FILE
-    if not path.exists():
-        return None
-    found = read_json(path, THEN)
-    try:
-        return Profile(int(found["rounds"]), {str(name): float(value) for name, value in found["seconds"].items()})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Damaged(path, repr(error), THEN) from error
+def read_profiles(folders: Iterable[Path]) -> tuple[int, Mapping[str, float]]:
+    """The rounds that were measured in some run folders, and the seconds of each stage, all together."""
+    rounds, seconds = 0, Counter[str]()
+    for path in (folder / FILE for folder in folders):
+        if path.exists():
+            found = read_json(path, "delete it; --profile measures again")
+            rounds += found["rounds"]
+            seconds.update(found["seconds"])
+    return rounds, seconds
 
 
-def profile_table(profile: Profile) -> Table:
+def profile_table(rounds: int, seconds: Mapping[str, float]) -> Table:
     """Stages in the order of the round, with their share of the time."""
-    title = f"{profile.total:.2f} s in {profile.rounds} rounds"
+    total = sum(seconds.values())
+    title = f"{total:.2f} s in {rounds} rounds"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
     for head, justify in (("stage", "left"), ("s", "right"), ("%", "right"), ("ms a round", "right"), ("", "left")):
         table.add_column(head, justify=justify)  # type: ignore[arg-type]
-    for name, seconds, share, each in profile.rows():
-        table.add_row(name, f"{seconds:.3f}", f"{100 * share:.1f}", f"{each:.2f}", STAGES[name])
+    for name, words in STAGES.items():
+        if (took := seconds.get(name, 0.0)) > 0:
+            each = f"{1000 * took / max(1, rounds):.2f}"
+            table.add_row(name, f"{took:.3f}", f"{100 * took / total:.1f}", each, words)
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from turnout.running.records.export import as_frame, client_columns, round_colum
 from turnout.running.records.finding import find_runs, runs_in
 from turnout.running.records.records import Records
 from turnout.running.records.warnings import warnings_of
-from turnout.running.reported import import_view
 from turnout.running.state import state_of
 from turnout.running.stop_rules import Progress, reason_to_stop
 from turnout.running.tracks.prepare import prepare
@@ -40,13 +40,16 @@ class InFolder:
 
     def report(self) -> Path:
         """Write report.html and return its path."""
-        path: Path = import_view("report.page", "report()").write_report(self.folder)
-        return path
+        return Path(_view("page").write_report(self.folder))
 
     def _repr_html_(self) -> str:
         """The output in a notebook: a summary or table of the results, and the curves."""
-        page: str = import_view("report.page", "a notebook's output").runs_html(self.folder)
-        return page
+        return str(_view("short").runs_html(self.folder))
+
+
+def _view(module: str) -> Any:
+    """A module of turnout.view.report, imported by name: the core does not depend on it."""
+    return importlib.import_module(f"turnout.view.report.{module}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,13 +151,6 @@ def load_model(
     return open_one(folder, data_dir, allow=allow).model(client)
 
 
-def label_of(folder: Path) -> str | None:
-    """The label column of a run on a table; None for other data."""
-    data = read_file(folder / "experiment.toml").get("world", {}).get("data", {})
-    label = data.get("label") if isinstance(data, dict) else None
-    return label if isinstance(label, str) else None
-
-
 class RunName(NamedTuple):
     """Identifies one of several runs.
 
@@ -227,18 +223,6 @@ class RunGroup(InFolder):
         return pandas.concat({name: run.frame(clients) for name, run in self.runs.items()}, names=["variant", "seed"])
 
 
-@overload
-def open_run(
-    folder: str | Path, data_dir: str | Path | None = None, *, experiment: Experiment, allow: Sequence[str] = ()
-) -> Run: ...
-@overload
-def open_run(
-    folder: str | Path,
-    data_dir: str | Path | None = None,
-    experiment: Experiment | None = None,
-    *,
-    allow: Sequence[str] = (),
-) -> Run | RunGroup: ...
 def open_run(
     folder: str | Path,
     data_dir: str | Path | None = None,

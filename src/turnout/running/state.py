@@ -9,23 +9,24 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.machine.checksums import read_json, write_json
 from turnout.machine.lock import holder_of, is_locked
-from turnout.running.config.run_file import new_settings
+from turnout.running.config.run_file import changed_settings
 from turnout.running.folder import LOCK_FILE
 from turnout.running.records.finding import read_run_list
-from turnout.running.records.glossary import Glossary
 from turnout.running.records.records import Records
 from turnout.running.records.runs import FoundRun
-from turnout.tasks import Unit
+from turnout.tasks import MetricInfo, Unit
 
 FILE = "state.json"
 RECORDS = "records.sqlite"
@@ -44,6 +45,7 @@ class RunState:
     metric  the main metric's name
     value   the metric's last value
     unit    the metric's unit
+    higher  whether a higher value is better
     """
 
     state: str
@@ -54,13 +56,13 @@ class RunState:
     metric: str | None = None
     value: float | None = None
     unit: Unit = "number"
+    higher: bool = True
 
 
 def state_of(folder: Path) -> RunState:
     settings, ended = FoundRun("", None, folder).settings(), {}
     with suppress(OSError, UserError):
-        found = read_json(folder / FILE, "the records still show how far it got")
-        ended = found if isinstance(found.get("at"), float) and isinstance(found.get("state"), str) else {}
+        ended = read_json(folder / FILE, "the records still show how far it got")
     rounds = settings.get("rounds")
     rounds = rounds if isinstance(rounds, int) else None
     running = is_held(folder)
@@ -72,20 +74,24 @@ def state_of(folder: Path) -> RunState:
         state = "running" if running else ended.get("state", "waiting")
         return RunState(state, 0, rounds, ended.get("why"), when)
     try:
-        done, metric, value, unit = _measured(folder, settings)
+        done, metric, value, info = _measured(folder, settings)
     except UserError as mistake:  # a run that has just begun has a file without tables
         why = None if running else str(mistake)
         return RunState("running" if running else "failed", 0, rounds, why, when)
     complete = rounds is not None and done >= rounds  # if the folder has no state: it was killed, or is older
     state = "running" if running else ended.get("state") or ("finished" if complete else "interrupted")
     why = ended.get("why") if state in ("failed", "finished") else None
-    return RunState(state, done, rounds, why, when, metric, value, unit)
+    return RunState(state, done, rounds, why, when, metric, value, info.unit, info.higher_is_better)
 
 
 def is_complete(folder: Path, experiment: Experiment) -> bool:
     """Whether a run has ended in its folder with these rounds and stop rules."""
     settings = folder / "experiment.toml"
-    if not settings.is_file() or not (folder / RECORDS).is_file() or new_settings(settings, experiment):
+    if (
+        not settings.is_file()
+        or not (folder / RECORDS).is_file()
+        or changed_settings(settings, experiment, ("title", "runtime"))
+    ):
         return False
     found = state_of(folder)
     return found.state == "finished" and (found.why is not None or found.done == experiment.rounds)
@@ -96,45 +102,45 @@ def is_held(folder: Path) -> bool:
     return is_locked(folder / LOCK_FILE)
 
 
-@contextmanager
-def state_kept(folder: Path) -> Iterator[dict[str, str | None]]:
-    """Write how a run ends into its folder. The caller may put the reason under "why"."""
-    (folder / FILE).unlink(missing_ok=True)
-    found: dict[str, str | None] = {"why": None}
-    try:
-        yield found
-    except Exception as error:
-        keep_state(folder, "failed", str(error) or type(error).__name__)
-        raise
-    keep_state(folder, "finished", found["why"])
+@dataclass
+class RunEnd:
+    """How a run ends.
+
+    has_begun  whether this process began its rounds: before, a run that cannot be resumed keeps the state it has
+    why        the stop rule that ended it
+    """
+
+    has_begun: bool = False
+    why: str | None = None
 
 
 @contextmanager
-def failed_start_kept(folder: Path) -> Iterator[None]:
-    """Write why one of several runs could not begin into its folder. A run with records is not touched: only resuming
-    it has failed."""
+def state_kept(folder: Path) -> Iterator[RunEnd]:
+    """Write how a run ends into its folder, also if one of several cannot begin."""
+    end = RunEnd()
+
+    def keep(state: str, why: str | None) -> None:
+        write_json(folder / FILE, {"state": state, "why": why, "at": time.time()})
+
     try:
-        yield
+        yield end
     except Exception as error:
-        if (folder / "experiment.toml").is_file() and not (folder / RECORDS).is_file():
-            keep_state(folder, "failed", str(error) or type(error).__name__)
+        if end.has_begun or ((folder / "experiment.toml").is_file() and not (folder / RECORDS).is_file()):
+            keep("failed", str(error) or type(error).__name__)
         raise
+    keep("finished", end.why)
 
 
-def keep_state(folder: Path, state: str, why: str | None) -> None:
-    write_json(folder / FILE, {"state": state, "why": why, "at": time.time()})
-
-
-def _measured(folder: Path, settings: dict[str, Any]) -> tuple[int, str | None, float | None, Unit]:
+def _measured(folder: Path, settings: dict[str, Any]) -> tuple[int, str | None, float | None, MetricInfo]:
+    """(rounds done, main metric, its last value, its unit and direction)."""
     with Records.read(folder / RECORDS) as records:
-        last, names = records.last_round(), records.glossary().in_order(records.metrics())
-        stop = settings.get("stop")
+        last, glossary = records.last_round(), records.glossary()
+        names, stop = glossary.in_order(records.metrics()), settings.get("stop")
         wanted = stop.get("metric") if isinstance(stop, dict) else None
-        metric = wanted if wanted in names else (names[0] if names else None)
-        values = records.curve(metric)[1].tolist() if metric else [None]
-        value = values[-1] if values else None
-        unit: Unit = records.glossary().unit(metric) if metric else "number"
-    return (0 if last is None else last + 1), metric, value, unit
+        metric = wanted if wanted in names else next(iter(names), None)
+        values = records.curve(metric)[1].tolist() if metric else []
+        info = glossary.info(metric) if metric else MetricInfo(True)
+    return (0 if last is None else last + 1), metric, values[-1] if values else None, info
 
 
 def interrupt(folder: Path) -> None:
@@ -202,46 +208,31 @@ def _listed(path: Path, each: bool) -> list[ListedRun]:
     if not (path / "runs.json").is_file():
         return [ListedRun(path, state_of(path))]
     try:
-        entries = [(entry.variant, path / entry.path) for entry in read_run_list(path).runs]
+        entries = [(run.variant, run.path) for run in read_run_list(path).runs]
     except (OSError, UserError) as error:
         return [ListedRun(path, RunState("failed", why=str(error)))]
     if each:
         return [ListedRun(inside, state_of(inside)) for _, inside in entries]
     parts = tuple((variant, state_of(inside)) for variant, inside in entries)
-    return [ListedRun(path, _together(path, parts, entries[0][1] if entries else path), parts)]
+    return [ListedRun(path, _together(path, parts), parts)]
 
 
-def _together(path: Path, parts: tuple[tuple[str, RunState], ...], first: Path) -> RunState:
+def _together(path: Path, parts: Sequence[tuple[str, RunState]]) -> RunState:
     """Several runs as one: the number in each state, all their rounds, the best variant's mean."""
-    counts: dict[str, int] = {}
-    for _, part in parts:
-        counts[part.state] = counts.get(part.state, 0) + 1
+    counts = Counter(part.state for _, part in parts)
     words = ", ".join(f"{n} {name}" for name, n in counts.items())
     state = next(iter(counts)) if len(counts) == 1 else words
     if "running" not in counts and is_held(path):  # processes start, or data is loaded
         state = f"running ({words})"
     why = next((part.why for _, part in parts if part.state == "failed"), None)
-    done, rounds = sum(p.done for _, p in parts), sum(p.rounds or 0 for _, p in parts)
-    best = _best(parts, first)
-    if best is None:
-        return RunState(state, done, rounds, why)
-    variant, value, like = best
-    return RunState(state, done, rounds, why, 0.0, f"{variant}: {like.metric}", value, like.unit)
-
-
-def _best(parts: tuple[tuple[str, RunState], ...], first: Path) -> tuple[str, float, RunState] | None:
+    together = RunState(state, sum(p.done for _, p in parts), sum(p.rounds or 0 for _, p in parts), why)
     values: dict[str, list[float]] = {}
     for variant, part in parts:
         if part.value is not None:
             values.setdefault(variant, []).append(part.value)
-    known = next((part for _, part in parts if part.value is not None), None)
-    if known is None or known.metric is None:
-        return None
-    means = {variant: sum(found) / len(found) for variant, found in values.items()}
-    glossary = Glossary()
-    if (first / RECORDS).is_file():
-        with Records.read(first / RECORDS) as records:
-            glossary = records.glossary()
-    higher = glossary.higher_is_better(known.metric)
-    best = max(means, key=lambda variant: means[variant] if higher else -means[variant])
-    return best, means[best], known
+    like = next((part for _, part in parts if part.value is not None), None)
+    if like is None:
+        return together
+    means = {variant: fmean(found) for variant, found in values.items()}
+    best = max(means, key=lambda variant: means[variant] if like.higher else -means[variant])
+    return replace(together, metric=f"{best}: {like.metric}", value=means[best], unit=like.unit)

@@ -1,4 +1,5 @@
-"""A run's trained model, from its folder: as tensors by name, as a module, or as a file for other programs.
+"""A run's trained model, from its folder: as tensors by name, as a module, as a file for other programs; and its
+predictions for a table.
 
 Tensors need no module: the folder has their names, shapes and untrained values (tracks/first_values.py). A module is
 built only to compute something, from the experiment's own model or from one that is given.
@@ -6,16 +7,20 @@ built only to compute something, from the experiment's own model or from one tha
 
 from __future__ import annotations
 
+import csv
 import logging
 import warnings
-from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import IO
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from turnout.data.description import read_description
+from turnout.data.description import Description, read_description
+from turnout.data.text_table import TextTable, as_number, read_tables
 from turnout.errors import Absent, UserError
 from turnout.experiment import Experiment
 from turnout.machine.files import replacing
@@ -29,15 +34,10 @@ from turnout.running.tracks.first_values import StandIn, fill, kept_values
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.rebuild import rebuild
 from turnout.settings import IN_FOLDER
-from turnout.tasks import Predictor, Standardised
+from turnout.tasks import Predictor, Standardised, scores_of
 from turnout.types import Tensors
 
-NO_CHECKPOINT = "{} has no checkpoint yet: wait until the run has written one"
-GIVE = (
-    "give the module, or a function that builds it: to.open_run({folder!r}).{call}(module=...), on the command line "
-    "--module package.module:Name"
-)
-WITHOUT = "; its weights alone need no module: run.weights(), or turnout export {folder} --model model.safetensors"
+AT_ONCE = 4096  # rows to predict
 
 
 def module_named(text: str | None) -> Model | None:
@@ -63,7 +63,7 @@ def trained_model(
 ) -> nn.Module:
     """The trained model; inside a `Predictor` if targets were standardised."""
     experiment = experiment if module is None else experiment.but(model=module)
-    _refuse_absent(experiment, folder, "model", WITHOUT)
+    _refuse_absent(experiment, folder, "model")
     found, kept = _trained(experiment, folder, data_dir, client), read_description(folder)
     inner = found.model if isinstance(found, Predictor) else found
     if not isinstance(inner, StandIn) or kept is None:
@@ -85,7 +85,7 @@ def _trained(experiment: Experiment, folder: Path, data_dir: Path | None, client
     if kept is not None and in_folder:
         number, first = None if client is None else kept.client(client), kept_values(folder, kept.mark)
         if first is None or not first.complete:
-            _refuse_absent(experiment, folder, "weights", "")
+            _refuse_absent(experiment, folder, "weights")
         track = rebuild(experiment, kept, first)
         if first is not None and not first.complete:
             first.refuse_other(track.first, folder)
@@ -95,23 +95,28 @@ def _trained(experiment: Experiment, folder: Path, data_dir: Path | None, client
         number = None if client is None else track.data().client(client)
         found = read_state(track, folder)
     if found is None:
-        raise UserError(NO_CHECKPOINT.format(folder))
+        raise UserError(f"{folder} has no checkpoint yet: wait until the run has written one")
     try:
         return track.module(track.unpack(found.state), number)
     except RuntimeError as error:  # sizes that do not fit
         raise UserError(f"{folder} holds another model than this experiment's ({str(error)[:200]})") from error
 
 
-def _refuse_absent(experiment: Experiment, folder: Path, call: str, besides: str) -> None:
+def _refuse_absent(experiment: Experiment, folder: Path, call: str) -> None:
     """Ask for the module if the run's file cannot give it back."""
     if isinstance(experiment.model, Absent):
         why = experiment.model.why.partition(": give the experiment")[0]
-        raise UserError(f"{why}: {GIVE.format(folder=str(folder), call=call)}{besides.format(folder=folder)}")
+        alone = f"its weights alone need no module: run.weights(), or turnout export {folder} --model model.safetensors"
+        raise UserError(
+            f"{why}: give the module, or a function that builds it: to.open_run({str(folder)!r}).{call}(module=...), "
+            f"on the command line --module package.module:Name{f'; {alone}' if call == 'model' else ''}"
+        )
 
 
 # -- files for other programs
 
 WEIGHTS = ".safetensors"  # the format that needs no module
+FORMS = (WEIGHTS, ".pt2", ".onnx")
 
 
 def write_weights(weights: Tensors, unit: Standardised | None, path: Path) -> str:
@@ -128,14 +133,8 @@ def write_weights(weights: Tensors, unit: Standardised | None, path: Path) -> st
 
 
 def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
-    """Write a model in the format of its suffix; returns a description. `sample`: two samples of its input.
-
-    .pt, .ts      TorchScript
-    .pt2          a program of torch.export
-    .onnx         ONNX
-    """
-    check_form(path)
-    module, logger = module.eval(), logging.getLogger("torch.onnx")
+    """Write a model as .pt2 (a program of torch.export) or .onnx; returns a description. `sample`: two inputs."""
+    module, logger, any_number = module.eval(), logging.getLogger("torch.onnx"), torch.export.Dim("samples", min=1)
     level = logger.level
     with replacing(path) as temporary, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of compilers
@@ -144,9 +143,15 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
             with torch.no_grad():
                 returns_scores = isinstance(module(sample), Tensor)  # then names inside the program are its own
             program = module if returns_scores else Predictor(module).eval()
-            return PROGRAMS[path.suffix](program, temporary, sample)
-        except UserError:
-            raise
+            if path.suffix == ".pt2":
+                with temporary.open("wb") as file:  # it refuses a temporary name that does not end in .pt2
+                    torch.export.save(torch.export.export(program, (sample,), dynamic_shapes=({0: any_number},)), file)
+                return "a program: torch.export.load"
+            torch.onnx.export(
+                program, (sample,), str(temporary), dynamo=True, dynamic_shapes=({0: any_number},),
+                input_names=["input"], output_names=["output"], verbose=False, external_data=False,
+            )  # fmt: skip
+            return "ONNX, from input to output"
         except Exception as error:  # any failure of a user's model under a compiler
             why = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
             raise UserError(
@@ -158,49 +163,87 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
 
 def check_form(path: Path) -> None:
     """Refuse an unknown suffix, or a format whose library is missing, before the work begins."""
-    if path.suffix not in (WEIGHTS, *PROGRAMS):
-        raise UserError(f"{path}: a model's file ends in {', '.join((WEIGHTS, *PROGRAMS))}, which sets the format")
+    if path.suffix not in FORMS:
+        raise UserError(f"{path}: a model's file ends in {', '.join(FORMS)}, which sets the format")
     if path.suffix == ".onnx":
         optional("onnx", "writing ONNX", "onnx")
         optional("onnxscript", "writing ONNX", "onnx")
 
 
-def _torchscript(module: nn.Module, path: Path, sample: Tensor) -> str:
-    traced = torch.jit.trace(module, (sample,), check_trace=False)
-    traced.save(str(path))
-    other = torch.cat([sample, sample, sample])[:5]  # another number of samples than it was traced with
-    if sample.is_floating_point():
-        other = torch.randn(other.shape, generator=torch.Generator().manual_seed(0))
+# -- predictions for the rows of a table; shape letters: S rows, K outputs of the model
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A table with predictions.
+
+    table    the table
+    columns  the predicted columns
+    score    a sentence that compares them with the table's own label column
+    """
+
+    table: TextTable
+    columns: dict[str, list[str]]
+    score: str | None = None
+
+    def write(self, out: IO[str]) -> None:
+        """Write a CSV: the table's own columns, then the predicted ones."""
+        writer = csv.writer(out, lineterminator="\n")
+        columns = self.table.columns | self.columns
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+def predict(model: nn.Module, kept: Description, path: Path, label: str | None, data_dir: Path | None) -> Prediction:
+    """Predict the rows of a CSV file (or of a folder of them); `label`: the label column of the training data."""
+    table = read_tables(path, data_dir)
+    x = _inputs_of(table, kept, label)
     with torch.no_grad():
-        if not torch.allclose(torch.jit.load(str(path))(other), module(other), atol=1e-5):
-            raise UserError(
-                "this model's computation depends on its samples, which TorchScript cannot record: use .pt2"
-            )
-    return "TorchScript: torch.jit.load"
+        output_SK = torch.cat([scores_of(model(part)) for part in x.split(AT_ONCE)])
+    if output_SK.ndim != 2:
+        raise UserError(f"this run's model gives {tuple(output_SK.shape[1:])} numbers per row, which is not a table")
+    known, score = table.columns.get(label or ""), None
+    if kept.target_type == "float32":
+        columns = _numbers(output_SK, "prediction")
+        if known is not None and output_SK.shape[1] == 1 and all(as_number(cell) is not None for cell in known):
+            error = (output_SK[:, 0].double() - torch.tensor([float(cell) for cell in known])).abs().mean()
+            score = f"predictions differ from column {label!r} by {float(error):.4g} on average"
+    elif kept.target_shape:  # several labels per row: only the task knows what its outputs mean
+        columns = _numbers(output_SK, "output")
+    elif output_SK.shape[1] != len(kept.labels):
+        raise UserError(
+            f"this model has {output_SK.shape[1]} of the {len(kept.labels)} labels of the data, and a run does not "
+            "record which: use it in Python, to.load_model(folder, client)"
+        )
+    else:
+        chance_S, best_S = output_SK.softmax(1).max(1)
+        predicted = [kept.labels[i] for i in best_S.tolist()]
+        columns = {"prediction": predicted, "probability": [f"{chance:.6g}" for chance in chance_S.tolist()]}
+        if known is not None:
+            right = sum(a == b.strip() for a, b in zip(predicted, known, strict=True))
+            score = f"{right} of {len(known)} predictions are as in column {label!r} ({100 * right / len(known):.1f} %)"
+    renamed = {f"{name} by turnout" if name in table.columns else name: cells for name, cells in columns.items()}
+    return Prediction(table, renamed, score)
 
 
-def _program(module: nn.Module, path: Path, sample: Tensor) -> str:
-    with path.open("wb") as file:  # it refuses a temporary name that does not end in .pt2
-        torch.export.save(torch.export.export(module, (sample,), dynamic_shapes=_any_number()), file)
-    return "a program: torch.export.load"
+def _inputs_of(table: TextTable, kept: Description, label: str | None) -> Tensor:
+    """The rows as inputs of the model: by the columns' names if it was trained on a table, else in their order."""
+    if kept.encoding is not None:
+        return kept.encoding.encode(table)
+    wanted, shape = prod(kept.input_shape), " × ".join(map(str, kept.input_shape))
+    names = [name for name in table.columns if name != label]
+    if len(names) != wanted:
+        raise UserError(
+            f"{table.path} has {len(names)} columns, and this model needs {wanted} numbers per row ({shape}), in order"
+        )
+    for name in names:
+        words = "{} is not a finite number, and this model was not trained on a table with texts"
+        table.refuse(name, table.columns[name], lambda cell: as_number(cell) is None, words)
+    numbers = torch.tensor([[float(cell) for cell in table.columns[name]] for name in names], dtype=torch.float64)
+    return numbers.T.reshape(-1, *kept.input_shape).to(getattr(torch, kept.input_type))
 
 
-def _open_neural_network(module: nn.Module, path: Path, sample: Tensor) -> str:
-    torch.onnx.export(
-        module, (sample,), str(path), dynamo=True, dynamic_shapes=_any_number(), input_names=["input"],
-        output_names=["output"], verbose=False, external_data=False,
-    )  # fmt: skip
-    return "ONNX, from input to output"
-
-
-def _any_number() -> tuple[dict[int, object]]:
-    """Any number of samples."""
-    return ({0: torch.export.Dim("samples", min=1)},)
-
-
-PROGRAMS: dict[str, Callable[[nn.Module, Path, Tensor], str]] = {
-    ".pt": _torchscript,
-    ".ts": _torchscript,
-    ".pt2": _program,
-    ".onnx": _open_neural_network,
-}
+def _numbers(output_SK: Tensor, called: str) -> dict[str, list[str]]:
+    columns = output_SK.T.tolist()
+    names = [called] if len(columns) == 1 else [f"{called} {i}" for i in range(len(columns))]
+    return {name: [f"{value:.7g}" for value in column] for name, column in zip(names, columns, strict=True)}

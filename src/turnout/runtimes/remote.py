@@ -93,9 +93,7 @@ class RemoteClients(Protocol):
 
     def noted(self) -> Extra: ...
 
-    def work(
-        self, client_C: Tensor, task: DeviceTask[Found], late: Mapping[int, Found] | None = None
-    ) -> dict[int, Found]:
+    def work(self, client_C: Tensor, task: DeviceTask[Found]) -> dict[int, Found]:
         """Play one round of work; what each client did, by number."""
         ...
 

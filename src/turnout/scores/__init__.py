@@ -6,11 +6,9 @@
     score_table      the server's arithmetic: labels of the public samples, local update, β, global update
 
     clients          `ScoreClients`: samples, models and public samples of some clients; every runtime is made of them
-    architectures    a trainer for each model and number of labels, and its clients' models
-    training         train a model, with early stopping; score the public samples; distil the global scores
+    training         models by architecture: train them, with early stopping; score the public samples; distil
 
-    runtimes         simulated clients, in this process and in others
-    devices          real clients: the server's side and the device's
+    runtimes         where clients work: in this process, in others, and on real devices
     track            from an experiment to a track, which the loop of running/ drives
 
 Imports the core only. The core finds it by name: `Scores.track_module`, running/config/kinds.py.

@@ -23,43 +23,38 @@ from turnout.data.labels import check_own_labels
 from turnout.parts.local import turn_out
 from turnout.running.tracks.track import filled
 from turnout.runtimes.client_pool import data_bytes
-from turnout.scores.architectures import MODEL, Architecture, Architectures, ClientModels, states_in
-from turnout.scores.exchange import (
-    Averages,
-    BuildAnswer,
-    BuildRequest,
-    LearnReply,
-    LearnRequest,
-    OwnOutput,
-    ScoreReply,
-    ScoreSetup,
-    TimeSpent,
+from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnRequest, OwnOutput, ScoreReply, ScoreSetup
+from turnout.scores.training import (
+    MODEL,
+    ROUND,
+    Architecture,
+    ClientModels,
+    LocalWork,
+    build,
+    distil,
+    predict,
+    split_off,
+    states_in,
 )
-from turnout.scores.training import Built, LocalWork, build, distil, predict, split_off
-from turnout.types import Samples
+from turnout.types import Samples, State, flatten
 
 CHECKED = 10_000  # clients whose labels are checked before the first round
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedGroup:
-    """Participants of one architecture: they train together, and their models wait here between the halves of a round.
+class BuiltModels:
+    """Models of one architecture that were built together and wait for the second half of the round.
 
     architecture  their architecture
-    work          their local training
-    built         the models they have built
-    sets          the labels of each
+    client_c      whose they are
+    models        the models
+    lr            the learning rate they were built with
     """
 
     architecture: Architecture
-    work: LocalWork
-    built: Built
-    sets: Sequence[Tensor]
-
-    def take(self, place_c: Tensor) -> TrainedGroup:
-        """Some of the participants."""
-        sets = [self.sets[i] for i in place_c.tolist()]
-        return TrainedGroup(self.architecture, self.work.take(place_c), self.built.take(place_c), sets)
+    client_c: Tensor
+    models: ClientModels
+    lr: float
 
 
 class ScoreClients:
@@ -70,8 +65,8 @@ class ScoreClients:
         self.algorithm, self.seed, self.place = algorithm, experiment.seed, place
         self.federation, self.label_set = setup.federation.to(place.device), setup.public.label_set
         self.x = place.put(setup.public.x)
-        self.architectures = Architectures(setup, self.x[: algorithm.local.batch_size])
-        self._pending: list[TrainedGroup] = []
+        self.setup, self.made = setup, dict[tuple[int, int], Architecture]()  # by number of the model, and of labels
+        self._pending: list[BuiltModels] = []
         # check every client's labels, and make the architectures of the first round and of every change
         clients = range(self.federation.clients) if clients is None else clients
         for client in clients[:CHECKED]:
@@ -81,7 +76,25 @@ class ScoreClients:
                 self.architecture(client, since)
 
     def architecture(self, client: int, t: int) -> Architecture:
-        return self.architectures.of(client, t, len(self.label_set(client, t)))
+        """A client's architecture in a round."""
+        return self._make(self.setup.plan.number(client, t), len(self.label_set(client, t)))
+
+    def _make(self, number: int, labels: int) -> Architecture:
+        if (number, labels) not in self.made:
+            x = self.x[: self.algorithm.local.batch_size]
+            self.made[number, labels] = Architecture(self.setup, x, number, labels)
+        return self.made[number, labels]
+
+    def _latest(self, client_C: Tensor) -> tuple[list[Architecture | None], Tensor]:
+        """The architecture of each client's latest model (None: it has none yet), and the round it is from."""
+        best_C = torch.full((len(client_C),), -1)
+        found: list[Architecture | None] = [None] * len(client_C)
+        for architecture in self.made.values():
+            round_C = architecture.store.gather(client_C, lambda name: name == ROUND)[ROUND]
+            for i in (round_C > best_C).nonzero().squeeze(1).tolist():
+                found[i] = architecture
+            best_C = torch.maximum(best_C, round_C)
+        return found, best_C
 
     # -- the first half of a round
 
@@ -111,36 +124,27 @@ class ScoreClients:
         at = (steps_c > 0).nonzero().squeeze(1)
         if not len(at):
             return BuildAnswer(turnout)
-        work = LocalWork(client_c, steps_c, samples, check, request.lr, t, self.seed).take(at)
-        sets = [sets[i] for i in at.tolist()]
-        start = self._start(architecture, request, work.client_C, sets)
+        own_check = None if check is None else check.take(at)
+        client_c, sets, examples_c = client_c[at], [sets[i] for i in at.tolist()], examples_c[at]
         began = time.perf_counter()
-        group = TrainedGroup(architecture, work, build(architecture, algorithm, work, start), sets)
-        self._pending.append(group)
-        return BuildAnswer(turnout, *self._scored(group, examples_c[at], time.perf_counter() - began))
-
-    def _scored(self, group: TrainedGroup, examples_c: Tensor, seconds: float) -> tuple[list[ScoreReply], TimeSpent]:
-        """The scores of a group on the public samples, and what all its work took."""
-        began, built = time.perf_counter(), group.built
-        output_cRl = predict(group.architecture, built.models, self.x)
-        scored = output_cRl.shape[0] * output_cRl.shape[1]
-        spent = TimeSpent(seconds, float(built.epochs_C.sum()), time.perf_counter() - began, scored)
-        f_cRl = output_cRl.softmax(2) if self.algorithm.scores == "softmax" else output_cRl
+        work = LocalWork(client_c, steps_c[at], samples.take(at), own_check, request.lr, t, self.seed)
+        built = build(architecture, algorithm, work, self._start(architecture, t, client_c))
+        middle = time.perf_counter()
+        output_cRl = predict(architecture, built.models, self.x)
+        end = time.perf_counter()
+        self._pending.append(BuiltModels(architecture, client_c, built.models, request.lr))
+        f_cRl = output_cRl.softmax(2) if algorithm.scores == "softmax" else output_cRl
         finite_c = built.finite_C & torch.isfinite(output_cRl).flatten(1).all(1)
         replies = [
             ScoreReply(
-                client=client,
-                set_l=group.sets[i],
-                f_Rl=f_cRl[i],
-                examples=int(examples_c[i]),
-                loss=float(built.loss_C[i]),
-                epochs=float(built.epochs_C[i]),
-                finite=bool(finite_c[i]),
-                weight_bytes=group.architecture.bytes,
+                client=client, set_l=sets[i], f_Rl=f_cRl[i], examples=int(examples_c[i]), loss=float(built.loss_C[i]),
+                epochs=float(built.epochs_C[i]), finite=bool(finite_c[i]), weight_bytes=architecture.bytes,
+                training=(middle - began) * float(built.epochs_C[i] / built.epochs_C.sum()),
+                scoring=(end - middle) / len(client_c),
             )
-            for i, client in enumerate(group.work.client_C.tolist())
-        ]
-        return replies, spent
+            for i, client in enumerate(client_c.tolist())
+        ]  # fmt: skip
+        return BuildAnswer(turnout, replies)
 
     def _samples(self, client_c: Tensor, sets: Sequence[Tensor], t: int) -> Samples:
         """The clients' samples in a pool of their own, each with the places of its labels among its client's."""
@@ -153,15 +157,11 @@ class ScoreClients:
             own.append(torch.searchsorted(set_l.to(y_S.device), y_S))
         return Samples(self.place.put(x), torch.cat(own), torch.arange(len(x)), count_c)
 
-    def _start(
-        self, architecture: Architecture, request: BuildRequest, client_c: Tensor, sets: Sequence[Tensor]
-    ) -> ClientModels:
-        """Where training begins: fresh, with the averages, or with what clients kept whose architecture stays."""
-        models = architecture.fresh(request.t, len(client_c))
-        if self.algorithm.start == "averaged":
-            architecture.begin(request.averages, sets, models)
+    def _start(self, architecture: Architecture, t: int, client_c: Tensor) -> ClientModels:
+        """Where training begins: fresh, or with what clients kept whose architecture stays."""
+        models = architecture.fresh(t, len(client_c))
         if self.algorithm.start == "carried":
-            latest, _ = self.architectures.latest(client_c)
+            latest, _ = self._latest(client_c)
             place = torch.tensor([i for i, found in enumerate(latest) if found is architecture], dtype=torch.int64)
             carries_count = self.algorithm.local.optimizer.carries_count
             models.put(place, models.take(place).with_rows(architecture.kept(client_c[place]), carries_count))
@@ -169,38 +169,77 @@ class ScoreClients:
 
     # -- the second half
 
-    def learn(self, request: LearnRequest) -> list[LearnReply]:
+    def learn(self, request: LearnRequest) -> list[OwnOutput]:
         """The clients asked learn from the global scores, and keep their models; other built models are dropped."""
         groups, self._pending = self._pending, []
-        algorithm, replies = self.algorithm, list[LearnReply]()
+        algorithm, replies = self.algorithm, list[OwnOutput]()
         for group in groups:
-            place_c = torch.isin(group.work.client_C, request.client_C).nonzero().squeeze(1)
+            place_c = torch.isin(group.client_c, request.client_C).nonzero().squeeze(1)
             if not len(place_c):
                 continue
-            some = group if len(place_c) == len(group.sets) else group.take(place_c)
-            architecture, models, client_c = some.architecture, some.built.models, some.work.client_C
+            architecture, client_c = group.architecture, group.client_c[place_c]
+            models = group.models if len(place_c) == len(group.client_c) else group.models.take(place_c)
             outputs: Sequence[Tensor | None] = [None] * len(client_c)
-            weights: Sequence[Averages] = [{}] * len(client_c)
             if algorithm.distil is not None:
                 means = [request.mean[client] for client in client_c.tolist()]
-                models = distil(architecture, algorithm, some.work, models, means, request.open_R, self.x)
+                how = group.lr, request.t, self.seed
+                models = distil(architecture, algorithm, client_c, models, means, request.open_R, self.x, *how)
                 outputs = list(predict(architecture, models, self.x[request.tested_R.to(self.x.device)]))
             architecture.keep(client_c, models.to_rows(request.t, moments=algorithm.moments == "local"))
-            if algorithm.start == "averaged":
-                weights = architecture.weights(some.sets, models)
-            replies += [LearnReply(*answer) for answer in zip(client_c.tolist(), outputs, weights, strict=True)]
+            for client, output_Tl in zip(client_c.tolist(), outputs, strict=True):
+                replies.append(OwnOutput(client, self.label_set(client, request.t), output_Tl))
         return sorted(replies, key=lambda reply: reply.client)
+
+    # -- what clients keep
+
+    def kept_by(self, client_c: Tensor, t: int | None = None) -> State:
+        """The rows of these clients, by architecture: all of them, or those of round t."""
+        found: State = {}
+        for (number, labels), architecture in self.made.items():
+            client_k = client_c[architecture.store.knows(client_c)]
+            rows = architecture.store.gather(client_k)
+            of_k = (rows[ROUND] == t) if t is not None else rows[ROUND] >= 0
+            if bool(of_k.any()):
+                own = {name: value[of_k.to(value.device)] for name, value in rows.items()}
+                found[architecture.key] = {"number": number, "labels": labels, "client": client_k[of_k], "rows": own}
+        return found
+
+    def remember(self, kept: State) -> None:
+        """Keep these rows of `kept_by`."""
+        for found in kept.values():
+            self._make(found["number"], found["labels"]).keep(found["client"], flatten(found["rows"])[0])
+
+    def clear(self) -> None:
+        """Forget all clients."""
+        self._pending = []
+        for architecture in self.made.values():
+            architecture.store.clear()
 
     def forget(self, client_I: Tensor) -> None:
         for client in client_I.tolist():
-            self.architectures.forget(client)
+            for architecture in self.made.values():
+                architecture.store.forget(client)
+
+    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
+        """Write the clients' rows, a list of files per architecture."""
+        found = []
+        for architecture in self.made.values():
+            own = [name for name in files if _key_of(name) == architecture.key]
+            found += architecture.store.save(folder, f"{mark}-{architecture.key}", own)
+        return found
+
+    def load(self, folder: Path, files: list[str]) -> None:
+        self.clear()
+        for own in dict.fromkeys(map(_key_of, files)):
+            number, labels = (int(part) for part in own.split("x"))
+            self._make(number, labels).store.load(folder, [name for name in files if _key_of(name) == own])
 
     # -- looking
 
     def measure(self, client_C: Tensor, tested_R: Tensor) -> list[OwnOutput]:
         """The output of each client's latest model on some public samples."""
         x, found = self.x[tested_R.to(self.x.device)], list[OwnOutput]()
-        latest, round_C = self.architectures.latest(client_C)
+        latest, round_C = self._latest(client_C)
         for architecture in dict.fromkeys(a for a in latest if a is not None):
             place_c = torch.tensor([i for i, own in enumerate(latest) if own is architecture])
             kept = architecture.kept(client_C[place_c])
@@ -212,7 +251,7 @@ class ScoreClients:
 
     def own_module(self, client: int) -> nn.Module | None:
         """A client's latest model; None if it has none yet."""
-        architecture = self.architectures.latest(torch.tensor([client]))[0][0]
+        architecture = self._latest(torch.tensor([client]))[0][0]
         if architecture is None:
             return None
         rows = {name: value[0] for name, value in architecture.store.gather(torch.tensor([client])).items()}
@@ -220,14 +259,14 @@ class ScoreClients:
 
     def describe(self) -> dict[str, Any]:
         """The device, and how the work is cut up."""
-        trainers = [architecture.trainer for architecture in self.architectures.made.values()]
+        trainers = [architecture.trainer for architecture in self.made.values()]
         engines = dict.fromkeys(trainer.title(self.algorithm.local.optimizer) for trainer in trainers)
         chunk, threads = min(trainer.chunk for trainer in trainers), trainers[0].threads
         return self.place.describe() | {"engine": " and ".join(engines), "chunk": chunk, "threads": threads}
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:
         """Bytes by purpose, with so many clients in a round and in all rounds together."""
-        made = list(self.architectures.made.values())
+        made = list(self.made.values())
         width = max(a.layout.width for a in made) * (8 if self.place.dtype == torch.float64 else 4)
         return {
             "cohort": (3 + len(self.algorithm.local.optimizer.slots)) * cohort * width,
@@ -236,9 +275,10 @@ class ScoreClients:
             "data": data_bytes(self.federation),
         }
 
-    def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
-        return self.architectures.save(folder, mark, files)
 
-    def load(self, folder: Path, files: list[str]) -> None:
-        self._pending = []
-        self.architectures.load(folder, files)
+def _key_of(file: str) -> str:
+    """
+    >>> _key_of("clients-0000004-1x2.safetensors")
+    '1x2'
+    """
+    return file.removesuffix(".safetensors").rpartition("-")[2]

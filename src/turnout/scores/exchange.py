@@ -10,8 +10,7 @@ client.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import torch
@@ -23,10 +22,8 @@ from turnout.engine.trainers import Place
 from turnout.exchange import ClientKeeper
 from turnout.experiment import Experiment
 from turnout.scores.settings import ModelPlan, Scores
-from turnout.types import State, Tensors, Turnout
+from turnout.types import State, Turnout
 from turnout.world.events import Calendar
-
-Averages = dict[str, Tensors]  # which part of which model (architectures.py) -> parameter or buffer -> value
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +33,11 @@ class BuildRequest:
     t         the round
     lr        the learning rate
     client_C  who is asked
-    averages  what models begin from with start = "averaged"
     """
 
     t: int
     lr: float
     client_C: Tensor
-    averages: Averages = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +52,8 @@ class ScoreReply:
     epochs        epochs of training
     finite        whether all its numbers are finite
     weight_bytes  size of its model, for comparison
+    training      seconds of training; where clients train together, its part by epochs
+    scoring       seconds of scoring the public samples, likewise
     """
 
     client: int
@@ -67,22 +64,8 @@ class ScoreReply:
     epochs: float
     finite: bool
     weight_bytes: int
-
-
-@dataclass(frozen=True)
-class TimeSpent:
-    """What the clients' work took.
-
-    training  seconds of training
-    epochs    epochs trained in them
-    scoring   seconds of scoring
-    scored    public samples scored in them, counted once for each client
-    """
-
     training: float = 0.0
-    epochs: float = 0.0
     scoring: float = 0.0
-    scored: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,33 +74,28 @@ class BuildAnswer:
 
     turnout  who answered with how much work
     replies  of the clients that did some
-    spent    what it took
     """
 
     turnout: Turnout
     replies: Sequence[ScoreReply] = ()
-    spent: TimeSpent = TimeSpent()
 
     @staticmethod
     def join(answers: Iterable[BuildAnswer], client_C: Tensor, full_work: float) -> BuildAnswer:
         """The answer of several groups of clients; of these asked, the others are absent."""
         zero_C = torch.zeros(0, dtype=torch.float64)
-        listed = [BuildAnswer(Turnout(torch.zeros(0, dtype=torch.int64), zero_C, full_work, zero_C, zero_C)), *answers]
-        turnout = reduce(Turnout.join, (answer.turnout for answer in listed))
-        replies = sorted((r for answer in listed for r in answer.replies), key=lambda reply: reply.client)
-        spent = TimeSpent(*(sum(getattr(answer.spent, name) for answer in listed) for name in vars(TimeSpent())))
-        return BuildAnswer(turnout.among(client_C), replies, spent)
+        turnout = Turnout(torch.zeros(0, dtype=torch.int64), zero_C, full_work, zero_C, zero_C)
+        replies = list[ScoreReply]()
+        for answer in answers:
+            turnout = turnout.join(answer.turnout)
+            replies += answer.replies
+        return BuildAnswer(turnout.among(client_C), sorted(replies, key=lambda reply: reply.client))
 
     def to_tree(self) -> State:
-        return {
-            "turnout": dict(vars(self.turnout)), "replies": tree_of(self.replies), "spent": dict(vars(self.spent)),
-        }  # fmt: skip
+        return {"turnout": dict(vars(self.turnout)), "replies": tree_of(self.replies)}
 
     @staticmethod
     def of(tree: State) -> BuildAnswer:
-        return BuildAnswer(
-            Turnout(**tree["turnout"]), records_of(ScoreReply, tree["replies"]), TimeSpent(**tree["spent"])
-        )
+        return BuildAnswer(Turnout(**tree["turnout"]), records_of(ScoreReply, tree["replies"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,34 +130,20 @@ class LearnRequest:
 
 
 @dataclass(frozen=True, eq=False)
-class LearnReply:
-    """What a participant sends after it has learnt.
-
-    client     its number
-    output_Tl  its model's output on the samples tested on, if there was something to learn
-    weights    its weights, by what they are averaged with, if start = "averaged"
-    """
-
-    client: int
-    output_Tl: Tensor | None = None
-    weights: Averages = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
 class OwnOutput:
-    """The output of a client's latest model on some public samples.
+    """The output of a client's latest model on the public samples that are tested on.
 
     client     its number
     set_l      the labels the model was trained for
-    output_Tl  its output
+    output_Tl  its output; None in the answer to the second question if there was nothing to learn
     """
 
     client: int
     set_l: Tensor
-    output_Tl: Tensor
+    output_Tl: Tensor | None = None
 
 
-Record = TypeVar("Record", ScoreReply, LearnReply, OwnOutput)
+Record = TypeVar("Record", ScoreReply, OwnOutput)
 
 
 def tree_of(records: Sequence[Record]) -> State:
@@ -225,7 +189,7 @@ class ScoreRuntime(ClientKeeper, Protocol):
         """Who answered with how much work, one row for each client asked, and the replies."""
         ...
 
-    def learn(self, request: LearnRequest) -> Sequence[LearnReply]:
+    def learn(self, request: LearnRequest) -> Sequence[OwnOutput]:
         """Make the models of these clients' last replies their own, after learning; other models are dropped."""
         ...
 

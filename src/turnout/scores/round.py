@@ -20,20 +20,10 @@ import torch
 from torch import Tensor
 
 from turnout.clients.metrics import summary
-from turnout.machine import activity
 from turnout.machine.profiling import stage
 from turnout.parts.selection import chosen
 from turnout.round_record import RoundRecord, mean_of, over_cohort
-from turnout.scores.architectures import averaged
-from turnout.scores.exchange import (
-    Averages,
-    BuildAnswer,
-    BuildRequest,
-    LearnReply,
-    LearnRequest,
-    ScoreReply,
-    ScoreRuntime,
-)
+from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnRequest, OwnOutput, ScoreReply, ScoreRuntime
 from turnout.scores.score_table import PublicLabels, ScoreTable, ScoreUpdate, beta_of, global_update, local_update
 from turnout.scores.settings import Scores
 from turnout.server.late import not_finite
@@ -47,22 +37,24 @@ from turnout.world.members import Members
 class ScoreServer:
     """The state that the server carries from round to round.
 
-    table     the global scores
-    members   the members
-    averages  means of weights, where start = "averaged"
+    table    the global scores
+    members  the members
     """
 
     table: ScoreTable
     members: Members
-    averages: Averages
 
     def to_state(self) -> State:
         """As a tree for a checkpoint."""
-        return {"table": self.table.to_state(), "members": self.members.to_state(), "averages": self.averages}
+        return {
+            "table": {"score": self.table.score_RL, "evidence": self.table.evidence_RL},
+            "members": self.members.to_state(),
+        }
 
     @classmethod
     def from_state(cls, state: State) -> ScoreServer:
-        return cls(ScoreTable.from_state(state["table"]), Members.from_state(state["members"]), state["averages"])
+        table = ScoreTable(state["table"]["score"], state["table"]["evidence"])
+        return cls(table, Members.from_state(state["members"]))
 
 
 def run_round(
@@ -80,9 +72,8 @@ def run_round(
     if not len(client_C):
         return server, replace(record, skipped="no client was asked")
 
-    activity.asked(t, client_C.tolist)
     with stage("client work"):
-        answer = runtime.build(BuildRequest(t, lr, client_C, server.averages))
+        answer = runtime.build(BuildRequest(t, lr, client_C))
     # the samples of this round of clients that replied, the usual number of the others
     position_R = torch.searchsorted(answer.turnout.client_C, torch.tensor([r.client for r in answer.replies]).long())
     examples_C = runtime.examples(client_C)
@@ -106,10 +97,8 @@ def run_round(
     mean = {reply.client: table.of(reply.set_l).means() for reply in replies}
     with stage("client work"):
         learnt = runtime.learn(LearnRequest(t, mean, public.open_R, public.tested_R))
-    examples = {reply.client: float(reply.examples) for reply in replies}
-    averages = averaged(server.averages, [(examples[reply.client], reply.weights) for reply in learnt])
     record = with_replies(record, answer, replies, updates, learnt, table, algorithm, public)
-    return replace(server, table=table, averages=averages), record
+    return replace(server, table=table), record
 
 
 def update_membership(
@@ -151,7 +140,7 @@ def update_of(table: ScoreTable, reply: ScoreReply, algorithm: Scores, public: P
 
 def with_replies(
     record: RoundRecord, answer: BuildAnswer, replies: Sequence[ScoreReply], updates: Sequence[ScoreUpdate],
-    learnt: Sequence[LearnReply], table: ScoreTable, algorithm: Scores, public: PublicLabels,
+    learnt: Sequence[OwnOutput], table: ScoreTable, algorithm: Scores, public: PublicLabels,
 ) -> RoundRecord:  # fmt: skip
     """The record with totals, means over participants, and a column for each of their numbers."""
     outputs = {reply.client: reply.output_Tl for reply in learnt}
@@ -161,11 +150,12 @@ def with_replies(
     ]
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: torch.tensor([row.get(name, float("nan")) for row in rows], dtype=torch.float64) for name in names}
-    client_C, share_C, spent = record.clients["client"], record.clients["share"], answer.spent
+    client_C, share_C = record.clients["client"], record.clients["share"]
+    spent = {name: sum(getattr(reply, name) for reply in answer.replies) for name in ("training", "scoring", "epochs")}
     position_R = torch.searchsorted(client_C, torch.tensor([reply.client for reply in replies]))
     extra: Extra = {
-        "epoch_seconds": spent.training / max(spent.epochs, 1e-9),  # of one client
-        "inference_seconds": spent.scoring / max(spent.scored, 1e-9),  # of one sample
+        "epoch_seconds": spent["training"] / max(spent["epochs"], 1e-9),  # of one client
+        "inference_seconds": spent["scoring"] / (len(answer.replies) * len(public.true_R)),  # of one sample
     }
     for name, value_R in columns.items():
         if name.endswith("_accuracy") and name != "consensus_accuracy":  # that one is evaluated
@@ -197,7 +187,7 @@ def numbers_of(
     """
     set_l, growth = reply.set_l, algorithm.growth
     scored = len(public.true_R) if update.row_R is None else int(update.row_R.sum())
-    size = 4 * scored * len(set_l) + (reply.weight_bytes if algorithm.start == "averaged" else 0)
+    size = 4 * scored * len(set_l)
     found = {
         "loss": reply.loss,
         "bytes_up": float(size),

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from turnout.rng import rng
-from turnout.types import State
 
 TINY = 1e-12  # a β of 0 counts this much in an average, so that zeros alone are a plain mean
 
@@ -104,13 +103,6 @@ class ScoreTable:
     def means(self) -> Tensor:
         """Scores per unit of evidence; NaN if there is none."""
         return torch.where(self.evidence_RL > 0, self.score_RL / self.evidence_RL.clamp(min=1e-300), torch.nan)
-
-    def to_state(self) -> State:
-        return {"score": self.score_RL, "evidence": self.evidence_RL}
-
-    @classmethod
-    def from_state(cls, state: State) -> ScoreTable:
-        return cls(state["score"], state["evidence"])
 
 
 def local_update(table: ScoreTable, set_l: Tensor, f_Rl: Tensor, alpha: float, growth: str, decay: float) -> ScoreTable:

@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from torch import nn
-
 from turnout.errors import UserError, nearest
 from turnout.models import Model
 from turnout.parts.local import Local
 from turnout.parts.optimizers import Adam
 from turnout.parts.selection import Everyone, Selection
 from turnout.settings import Evaluate
-from turnout.suggestions import suggest_settings
 from turnout.tasks import TaskSpec
 from turnout.world.client_names import ClientNames
 
@@ -24,7 +21,7 @@ CHOICES = {
     "beta": ("label", "user", "equal"),
     "scores": ("softmax", "logits"),
     "growth": ("plain", "shrunk", "mean"),
-    "start": ("fresh", "carried", "averaged"),
+    "start": ("fresh", "carried"),
     "nonfinite": ("stop", "absent"),
 }
 
@@ -99,8 +96,7 @@ class Scores:
     growth     the local update adds α f to the global scores: "plain"; "shrunk", divided by 1 + α; "mean", scores are
                read per unit of α, so that a label whose holders were absent is not behind
     decay      factor of the old global scores before that
-    start      a model begins "fresh" every round, "carried" over (while its architecture stays), or "averaged" over
-               clients of the same architecture, which sends weights too
+    start      a model begins "fresh" every round, or is "carried" over while its architecture stays
     held_out   share of the public samples whose labels only the accuracies use: β and distillation use the others
     distil     distil the global scores into the clients' models
     permuted   a control: the algorithm sees the public labels in another order, the accuracies the true ones
@@ -163,8 +159,7 @@ class Scores:
 
     def metric_names(self, task: TaskSpec, asked: Evaluate) -> list[str]:
         names = ["global_accuracy", "consensus_accuracy"]
-        names += ["personal_accuracy"] if self.measures_personal(asked) else []
-        return names + (["shown_accuracy"] if self.permuted else [])
+        return names + (["personal_accuracy"] if self.measures_personal(asked) else [])
 
 
 def paper_literal(local: Local | None = None, models: tuple[Uses, ...] = ()) -> Scores:
@@ -193,21 +188,14 @@ class ModelPlan:
     def of(default: Model, uses: Sequence[Uses], known: ClientNames) -> ModelPlan:
         models, changes = [default], dict[int, list[tuple[int, int]]]()
         for entry in uses:
-            new = entry.model
-            same = (
-                i for i, model in enumerate(models)
-                if model is new or (type(model) is type(new) and not isinstance(new, nn.Module) and model == new)
-            )  # fmt: skip
-            number = next(same, len(models))
-            models += [new] if number == len(models) else []
+            number = models.index(entry.model) if entry.model in models else len(models)
+            models += [entry.model] if number == len(models) else []
             client, names = entry.client, known.names or ()
             digits = isinstance(client, str) and client.isdecimal() and client not in names
             found = known.number(int(client) if digits else client)  # digits that are not a name are a number too
-            if found is None and isinstance(client, str) and not digits:
-                raise UserError(f"algorithm.models names client {client!r}: {nearest(client, names)}")
             if found is None:
-                last = (known.clients or 0) - 1
-                raise UserError(f"algorithm.models names client {client}, and there is none: they are 0 to {last}")
+                hint = nearest(str(client), names) if names else f"they are 0 to {(known.clients or 0) - 1}"
+                raise UserError(f"algorithm.models names client {client!r}, and there is none: {hint}")
             changes.setdefault(found, []).append((entry.since, number))
         for place, own in changes.items():
             own.sort(key=lambda change: change[0])
@@ -221,5 +209,3 @@ class ModelPlan:
 
 
 KINDS = {"scores": Scores, "paper-literal": paper_literal}
-for setting in (Distil, EarlyStopping, Scores, Uses):
-    suggest_settings(setting)

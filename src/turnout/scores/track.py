@@ -1,15 +1,15 @@
 """From an experiment with `algorithm = Scores(...)` to a track, which the loop of running/loop.py drives.
 
 Everything that can be wrong with the settings is found here, before the first round. The functions `prepare`,
-`built_now` and `client_tasks` are what the core and a device call (running/tracks/track.py, `TrackModule`).
+`client_tasks` is what a device calls (running/tracks/track.py, `TrackModule`).
 
 Shape letters: C members that are measured, R public samples, L labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -17,31 +17,29 @@ from torch import Tensor, nn
 
 from turnout.clients.metrics import summary
 from turnout.data import Federation
-from turnout.data.description import Description, described
 from turnout.data.federation import digest
 from turnout.engine.trainers import place_of
 from turnout.errors import UserError
-from turnout.experiment import Evaluate, Experiment
+from turnout.experiment import Experiment
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.config.run_file import lasting
 from turnout.running.tracks.building import bound, build_model, first_calendar, log_matches, try_turnout, with_all_sizes
 from turnout.running.tracks.first_values import FirstValues
-from turnout.running.tracks.track import OnRuntime, fingerprint, record_bytes, sample_of
-from turnout.scores.devices import DeviceScores, ScoreTasks
+from turnout.running.tracks.track import Track, fingerprint, record_bytes, sample_of
 from turnout.scores.exchange import ScoreRuntime, ScoreSetup
 from turnout.scores.round import ScoreServer, run_round
-from turnout.scores.runtimes import LocalScores, scores_in_parts
-from turnout.scores.score_table import PublicLabels, ScoreTable, accuracy, hits
+from turnout.scores.runtimes import ScoreTasks, open_runtime
+from turnout.scores.score_table import PublicLabels, ScoreTable, hits
 from turnout.scores.settings import ModelPlan, Scores
-from turnout.settings import InProcess, Processes, Ray, RuntimeSpec
 from turnout.tasks import Classification
 from turnout.types import State
 from turnout.world.client_names import ClientNames
 from turnout.world.enrolment import Enrolment
 from turnout.world.members import Members
 
-ScoreFactory = Callable[[ScoreSetup], ScoreRuntime]
-RUNTIMES: dict[type, ScoreFactory] = {InProcess: LocalScores, Processes: scores_in_parts, Ray: scores_in_parts}
+# settings that are about federated weights; the score track refuses them
+WEIGHTS_ONLY = ("start", "world.devices", "world.attack", "evaluate.per_client", "evaluate.substitution",
+                "evaluate.recovery", "evaluate.gradients", "evaluate.activations")  # fmt: skip
 
 
 def prepare(given: Experiment, enrolment: Enrolment, federation: Federation | None) -> ScoreTrack:
@@ -49,27 +47,18 @@ def prepare(given: Experiment, enrolment: Enrolment, federation: Federation | No
     if federation is None:
         raise UserError("scores are compared with the labels of public samples, so the server needs world.data for "
                         "them: set runtime.server_data = true")  # fmt: skip
-    if given.world.attack:
-        raise UserError("world.attack changes updates, but clients that exchange scores send none: leave it out")
     setup = set_up(given, federation, enrolment)
     experiment, algorithm, samples = setup.experiment, setup.algorithm, setup.public
-    runtime = factory_of(experiment.runtime)(setup)
+    runtime = open_runtime(setup)
     how = algorithm.held_out, algorithm.permuted, experiment.seed
     public = PublicLabels.of(samples.y_R, federation.labels, *how)
     members = Members(enrolment.clients, setup.calendar.outside_L)
-    server = ScoreServer(ScoreTable.blank(len(public.true_R), len(public.names)), members, {})
+    server = ScoreServer(ScoreTable.blank(len(public.true_R), len(public.names)), members)
     first = first_values(setup.plan, enrolment.input_shape, enrolment.classes, samples.x, experiment.seed)
     mark = f"{fingerprint(enrolment.fingerprint, digest(samples.x, samples.y_R), lasting(given))}-{first.mark}"
     models, device = len(setup.plan.models), setup.place.device
     odd = tuple(match.sentence() for match in log_matches(experiment) if match.is_partial)
     return ScoreTrack(experiment, algorithm, enrolment, models, public, runtime, server, device, mark, first, odd)
-
-
-def built_now(experiment: Experiment, data: Description) -> FirstValues:
-    """The first values of the models that an experiment builds now."""
-    assert isinstance(experiment.algorithm, Scores)
-    plan = ModelPlan.of(experiment.model, experiment.algorithm.models, ClientNames(data.names, data.clients))
-    return first_values(plan, data.input_shape, data.classes, data.sample(2), experiment.seed)
 
 
 def client_tasks(given: Experiment, enrolment: Enrolment, federation: Federation, folder: Path) -> ScoreTasks:
@@ -87,20 +76,13 @@ def set_up(given: Experiment, federation: Federation, enrolment: Enrolment) -> S
     """What a runtime is made from; settings that the score track cannot follow are errors, not ignored."""
     experiment = bound(given, enrolment)
     algorithm = experiment.algorithm
-    factory_of(experiment.runtime)
     if not isinstance(algorithm, Scores):
         raise UserError(f"algorithm is {algorithm!r}: give turnout.Scores")
     if type(experiment.task) is not Classification:
         raise UserError(f"scores are of labels, so the task is Classification(), not {experiment.task!r}")
-    if experiment.start is not None:
-        raise UserError("start = ... loads one model's weights, and here every client has its own: leave it out, or "
-                        "give algorithm.models a module that has its weights")  # fmt: skip
-    if experiment.world.devices is not None:
-        raise UserError("world.devices times rounds of weights, and here scores are federated: leave it out")
-    plain = Evaluate()
-    for name in ("per_client", "substitution", "recovery", "gradients", "activations"):
-        if getattr(experiment.evaluate, name) != getattr(plain, name):
-            raise UserError(f"evaluate.{name} looks at federated weights, and here scores are federated: leave it out")
+    for name in WEIGHTS_ONLY:
+        if attrgetter(name)(experiment):
+            raise UserError(f"{name} is about federated weights, and here scores are federated: leave it out")
     try_turnout(experiment, enrolment)
     if federation.public is None:
         raise UserError(
@@ -112,21 +94,8 @@ def set_up(given: Experiment, federation: Federation, enrolment: Enrolment) -> S
     return ScoreSetup(experiment, algorithm, federation, federation.public, plan, calendar, place)
 
 
-def factory_of(settings: RuntimeSpec) -> ScoreFactory:
-    """What makes the runtime that settings name: from the table, or `open_scores(setup)` of a user's own settings, or
-    if clients are real their `connect`."""
-    if type(settings) in RUNTIMES:
-        return RUNTIMES[type(settings)]
-    if hasattr(settings, "open_scores"):
-        factory: ScoreFactory = settings.open_scores
-        return factory
-    if hasattr(settings, "connect"):
-        return lambda setup: DeviceScores(setup, settings)
-    raise UserError(f"runtime {settings!r} is not known to the score track: use turnout.InProcess()")
-
-
 @dataclass(frozen=True, eq=False)
-class ScoreTrack(OnRuntime):
+class ScoreTrack(Track):
     """Federated scores, prepared for one experiment.
 
     experiment   as prepared
@@ -174,32 +143,26 @@ class ScoreTrack(OnRuntime):
 
     def evaluate(self, state: ScoreServer, t: int) -> Evaluation:
         """The global scores on the held-out public samples: over all labels (Figure 3), and among each member's own
-        (Global_Update); members' models if asked for; in the control, how far scores follow the labels shown."""
+        (Global_Update); members' models if asked for."""
         values: dict[str, float] = {}
         if bool((state.table.evidence_RL > 0).any()):
             every_L = torch.arange(len(self.public.names))
             right_R = hits(state.table.read(self.algorithm.growth), every_L, self.public.true_R)
             values["global_accuracy"] = float(right_R[self.public.tested_R].double().mean())
         client_C = sample_of(state.members, self.experiment)
-        found = {"consensus_accuracy": self.consensus(state, client_C, t, self.public.true_R)}
+        consensus = [
+            self.public.accuracy(state.table.of(set_l).read(self.algorithm.growth), set_l)
+            for set_l in self.runtime.label_sets(client_C, max(t, 0))
+        ]
+        found = {"consensus_accuracy": torch.tensor(consensus, dtype=torch.float64)}
         if self.algorithm.measures_personal(self.experiment.evaluate):
             answers = self.runtime.measure(client_C, self.public.tested_R)
-            own = {answer.client: self.public.accuracy_of(answer.output_Tl, answer.set_l) for answer in answers}
+            own = {a.client: self.public.accuracy_of(a.output_Tl, a.set_l) for a in answers if a.output_Tl is not None}
             personal = [own.get(client, float("nan")) for client in client_C.tolist()]  # NaN without a model
             found["personal_accuracy"] = torch.tensor(personal, dtype=torch.float64)
         for name, value_C in found.items():
             values |= summary(name, value_C)
-        if self.algorithm.permuted:
-            values |= summary("shown_accuracy", self.consensus(state, client_C, t, self.public.shown_R))
         return Evaluation(t, values, {name: (client_C, value_C) for name, value_C in found.items()})
-
-    def consensus(self, state: ScoreServer, client_C: Tensor, t: int, y_R: Tensor) -> Tensor:
-        """The accuracy of the global scores among each client's labels, on the held-out samples [C]."""
-        found = []
-        for set_l in self.runtime.label_sets(client_C, max(t, 0)):
-            score_Rl = state.table.of(set_l).read(self.algorithm.growth)
-            found.append(accuracy(score_Rl, set_l, y_R, self.public.tested_R))
-        return torch.tensor(found, dtype=torch.float64)
 
     def module(self, state: ScoreServer, client: int | None) -> nn.Module:
         """A client's latest model; there is no other."""
@@ -209,9 +172,6 @@ class ScoreTrack(OnRuntime):
         if module is None:
             raise UserError(f"client {client} has not trained a model yet: it has not taken part")
         return module
-
-    def data(self) -> Description:
-        return described(replace(self.enrolment, clients=self.clients, names=self.names), self.fingerprint)
 
     def memory(self) -> dict[str, int]:
         selection = self.algorithm.selection

@@ -1,5 +1,8 @@
-"""What clients of one architecture do, all at once on the engine's trainer: train their models on their own samples,
-with early stopping or without; score the public samples; learn the global scores (distillation).
+"""Clients' models, by architecture, and what clients of one architecture do, all at once on the engine's trainer: train
+on their own samples, with early stopping or without; score the public samples; learn the global scores (distillation).
+
+An architecture is a model with a number of outputs: two clients with the same model and two labels each share one, even
+if the labels differ.
 
 Shape letters: C clients, c some of them, P parameters, R public samples, B samples of a client or of a lesson, l labels
 of a client.
@@ -10,25 +13,164 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax
 
 from turnout.clients.metrics import measure_own
+from turnout.clients.store import ClientStore
+from turnout.engine.backprop import cross_entropy, soft_cross_entropy
 from turnout.engine.gradients import Gradients
 from turnout.engine.job import Job
+from turnout.engine.network import Network
 from turnout.engine.train import Trainer
+from turnout.engine.trainers import make_trainer
+from turnout.layout import lay_out
 from turnout.machine.profiling import stage
 from turnout.parts.local import Local, steps_per_epoch
+from turnout.parts.personal import everything
 from turnout.rng import key, rng
-from turnout.scores.architectures import Architecture, ClientModels
+from turnout.running.tracks.building import build_model
+from turnout.scores.exchange import ScoreSetup
 from turnout.scores.score_table import targets
 from turnout.scores.settings import EarlyStopping, Scores
-from turnout.tasks import Classification
+from turnout.tasks import Classification, check_model
 from turnout.types import Samples, Tensors
 
+MODEL, ROUND, STATE, SLOT, COUNT = "model", "round", "state/", "slot/", "count"  # names of rows
 ROWS = 256  # public samples scored together
 COPIES = 256 << 20  # bytes of public samples copied at once
+
+
+@dataclass
+class ClientModels:
+    """The models of several clients of one architecture.
+
+    flat_CP  their parameters
+    states   their buffers
+    slots    what their optimizers carry
+    count_C  the optimizers' steps
+    """
+
+    flat_CP: Tensor
+    states: Tensors
+    slots: Tensors
+    count_C: Tensor
+
+    def take(self, place_c: Tensor) -> ClientModels:
+        """A copy of some of them."""
+        at = place_c.to(self.flat_CP.device)
+        states, slots = ({n: v[at] for n, v in tensors.items()} for tensors in (self.states, self.slots))
+        return ClientModels(self.flat_CP[at], states, slots, self.count_C[at])
+
+    def put(self, place_c: Tensor, other: ClientModels) -> None:
+        """Overwrite some of them."""
+        at = place_c.to(self.flat_CP.device)
+        self.flat_CP[at] = other.flat_CP
+        self.count_C[at] = other.count_C
+        for mine, theirs in ((self.states, other.states), (self.slots, other.slots)):
+            for name, value in theirs.items():
+                mine[name][at] = value
+
+    def clone(self) -> ClientModels:
+        return self.take(torch.arange(len(self.flat_CP)))
+
+    def to_rows(self, t: int, moments: bool) -> Tensors:
+        """What each client keeps of a round; with moments, also what its optimizer carries."""
+        rows = {MODEL: self.flat_CP, ROUND: torch.full((len(self.flat_CP),), t)}
+        rows |= {STATE + name: value for name, value in self.states.items()}
+        if moments:
+            rows |= {SLOT + name: value for name, value in self.slots.items()} | {COUNT: self.count_C}
+        return rows
+
+    def with_rows(self, rows: Tensors, carries_count: bool) -> ClientModels:
+        """The models that such rows hold; the optimizer's state is as here where they hold none."""
+        states = {name: rows[STATE + name] for name in self.states}
+        slots = {name: rows.get(SLOT + name, value) for name, value in self.slots.items()}
+        count_C = rows[COUNT] if COUNT in rows and carries_count else self.count_C
+        return ClientModels(rows[MODEL], states, slots, count_C)
+
+
+def states_in(rows: Tensors) -> Tensors:
+    """The buffers among a client's rows."""
+    return {name.removeprefix(STATE): value for name, value in rows.items() if name.startswith(STATE)}
+
+
+class Architecture:
+    """A model with a number of outputs: its trainer, and its clients' latest models.
+
+    setup    what all architectures of a run have in common
+    x        a batch of public samples, to try models on
+    number   the model's number in the plan
+    classes  outputs
+    """
+
+    def __init__(self, setup: ScoreSetup, x: Tensor, number: int, classes: int):
+        self.setup, self.x, self.number, self.classes = setup, x, number, classes
+        self.place, self.settings, algorithm = setup.place, setup.experiment.runtime.compute, setup.algorithm
+        place, task = self.place, Classification()
+        self.template = self._built(setup.experiment.seed)
+        highest = torch.full((len(x),), classes - 1)
+        check_model(task, self.template, x.cpu().float() if x.is_floating_point() else x.cpu(), highest)
+        self.layout = lay_out(self.template, everything)
+        self.module = self._built(setup.experiment.seed).to(place.device, place.dtype)
+        self.network = Network.of(self.module, self.layout, task.loss)
+        self.trainer = make_trainer(self.settings, self.network, cross_entropy, x, highest.to(place.device))
+        self.batch_statistics = self.network.has_batch_statistics()
+        self.key = f"{number}x{classes}"  # its name in files
+        first = self._models(self.template, 1).to_rows(-1, algorithm.moments == "local")
+        self.store = ClientStore({name: row_1[0].cpu() for name, row_1 in first.items()})
+
+    def _built(self, seed: int) -> nn.Module:
+        return build_model(self.setup.plan.models[self.number], tuple(self.x.shape[1:]), self.classes, seed)
+
+    @cached_property
+    def distiller(self) -> Trainer:
+        """The trainer for targets that are probabilities."""
+        network = Network.of(self.module, self.layout, against_probabilities)
+        size = (len(self.x), self.classes)
+        y = torch.full(size, 1 / self.classes, dtype=self.place.dtype, device=self.x.device)
+        return make_trainer(self.settings, network, soft_cross_entropy, self.x, y)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of sending the model once: floats as four bytes."""
+        buffers = [b.numel() for b in self.template.buffers() if b.is_floating_point()]
+        return 4 * (self.layout.width + sum(buffers))
+
+    def fresh(self, t: int, clients: int) -> ClientModels:
+        """New models for a round: the same for all clients that start then with this architecture."""
+        return self._models(self._built(key(self.setup.experiment.seed, "fresh", t)), clients)
+
+    def _models(self, built: nn.Module, clients: int) -> ClientModels:
+        flat_P = self.place.put(self.layout.pack(dict(built.named_parameters())))
+        buffers = dict(built.named_buffers())
+        states = self.place.put_all({name: buffers[name].detach() for name in self.layout.states})
+        flat_CP = flat_P.expand(clients, -1).clone()
+        slots = {name: torch.zeros_like(flat_CP) for name in self.setup.algorithm.local.optimizer.slots}
+        count_C = torch.zeros(clients, dtype=torch.int64, device=flat_CP.device)
+        own = {name: value.expand(clients, *value.shape).clone() for name, value in states.items()}
+        return ClientModels(flat_CP, own, slots, count_C)
+
+    def kept(self, client_C: Tensor) -> Tensors:
+        """These clients' rows, on the device."""
+        with stage("client state"):
+            return self.place.put_all(self.store.gather(client_C))
+
+    def keep(self, client_C: Tensor, rows: Tensors) -> None:
+        """Make these rows the clients' own."""
+        with stage("client state"):
+            self.store.scatter(client_C, rows)
+
+
+def against_probabilities(output: Tensor, target: Tensor) -> Tensor:
+    """-Σ p log q per sample, p with the sum 1."""
+    return -(target * log_softmax(output, -1)).sum(-1)
+
+
+# -- training
 
 
 @dataclass(frozen=True)
@@ -52,12 +194,6 @@ class LocalWork:
     t: int
     seed: int
 
-    def take(self, place_c: Tensor) -> LocalWork:
-        """The work of some of them."""
-        check = None if self.check is None else self.check.take(place_c)
-        own = replace(self, client_C=self.client_C[place_c], steps_C=self.steps_C[place_c], check=check)
-        return replace(own, samples=self.samples.take(place_c))
-
 
 @dataclass(frozen=True)
 class Built:
@@ -73,10 +209,6 @@ class Built:
     loss_C: Tensor
     epochs_C: Tensor
     finite_C: Tensor
-
-    def take(self, place_c: Tensor) -> Built:
-        """The outcome for some of them."""
-        return Built(self.models.take(place_c), self.loss_C[place_c], self.epochs_C[place_c], self.finite_C[place_c])
 
 
 def build(architecture: Architecture, algorithm: Scores, work: LocalWork, start: ClientModels) -> Built:
@@ -200,8 +332,8 @@ def build_until(
 
 
 def distil(
-    architecture: Architecture, algorithm: Scores, work: LocalWork, models: ClientModels, means: Sequence[Tensor],
-    open_R: Tensor, x: Tensor,
+    architecture: Architecture, algorithm: Scores, client_C: Tensor, models: ClientModels, means: Sequence[Tensor],
+    open_R: Tensor, x: Tensor, lr: float, t: int, seed: int,
 ) -> ClientModels:  # fmt: skip
     """Train each client's model on the open samples for which all of its labels have a score, with these scores as
     targets; the optimizer is new, and its state is not carried to the next round. A few clients at a time: each needs
@@ -210,7 +342,7 @@ def distil(
     assert how is not None
     rows = [(open_R & ~mean_Rl.isnan().any(1)).nonzero().squeeze(1) for mean_Rl in means]
     local = replace(algorithm.local, batch_size=how.batch_size, growing_batch=False)
-    result, lr = models.clone(), work.lr if how.lr is None else how.lr
+    result, lr = models.clone(), lr if how.lr is None else how.lr
     size = max(1, max(map(len, rows)) * x[:1].numel() * 4)
     for place_c in torch.arange(len(rows)).split(max(1, COPIES // size)):
         places, before = place_c.tolist(), models.take(place_c)
@@ -221,7 +353,7 @@ def distil(
         pool = pool.to(dtype) if pool.is_floating_point() else pool
         steps_c = how.epochs * steps_per_epoch(count_c, how.batch_size, architecture.batch_statistics)
         samples, order = Samples(pool, y, torch.arange(len(pool)), count_c), most_first(steps_c)
-        own = LocalWork(work.client_C[place_c], steps_c, samples, None, lr, work.t, key(work.seed, "distil"))
+        own = LocalWork(client_C[place_c], steps_c, samples, None, lr, t, key(seed, "distil"))
         taught, _ = train(architecture.distiller, local, own, blank, order, steps_c, own.seed)
         result.put(place_c, replace(taught.take(torch.argsort(order)), slots=before.slots, count_C=before.count_C))
     return result

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from turnout.running.reported import Hooks
+from turnout.running.tracking import Hooks
 from turnout.view.trackers import make_tracker
 
 

@@ -13,12 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from turnout.experiment import Experiment
-from turnout.fleet.advice.aims import NEARLY, Judge
-from turnout.fleet.advice.candidates import NOT_TRIED, PLAIN, Candidate, with_rate
-from turnout.fleet.advice.cases import FleetFacts, RaceCase, percent
-from turnout.fleet.advice.race import BOUND, Race, Scores, mean
-from turnout.fleet.advice.race_plan import RacePlan
+from turnout.fleet.advice.candidates import NEARLY, NOT_TRIED, PLAIN, Candidate, Judge, with_rate
+from turnout.fleet.advice.cases import RaceCase
+from turnout.fleet.advice.race import BOUND, Race, RacePlan, Scores, mean
 from turnout.fleet.advice.trials import TrialOutcome
+from turnout.fleet.diagnosis import Diagnosis
 from turnout.running.charts.page import renderer
 from turnout.running.charts.units import duration, show, size
 from turnout.statistics import Ranking, compare, words_of
@@ -27,20 +26,6 @@ RunOutcomes = Mapping[tuple[str, int], TrialOutcome]  # by world and seed
 
 
 render = renderer("turnout.fleet.advice")
-
-
-@dataclass(frozen=True)
-class Hinge:
-    """The contenders in a world with one change.
-
-    what     the change
-    ranking  of the contenders
-    seeds    that were compared
-    """
-
-    what: str
-    ranking: Ranking
-    seeds: int
 
 
 @dataclass(frozen=True)
@@ -88,7 +73,7 @@ class Cost:
         if self.near_rounds is not None and self.near_bytes is not None:
             took = f"{self.near_rounds:.0f} rounds and {size(self.near_bytes)}"
             when = f", {duration(self.near_rounds * every)} at the log's pace" if every else ""
-            found.append(f"{percent(NEARLY)} of plain FedAvg's final value after {took}{when}")
+            found.append(f"{NEARLY:.0%} of plain FedAvg's final value after {took}{when}")
         seconds = duration(self.seconds)
         return [*found, f"a simulated run takes {seconds} here; the time of devices is not known from a log"]
 
@@ -117,7 +102,7 @@ def cost_of(found: RunOutcomes, plain: RunOutcomes, judge: Judge, rounds: int) -
 
 @dataclass(frozen=True)
 class Advice:
-    """Which method suits a fleet, how certain that is, and what it hinges on.
+    """Which method suits a fleet, and how certain that is.
 
     folder      of the advice
     facts       about the log
@@ -130,7 +115,6 @@ class Advice:
     race        the state of the race at its end
     scores      by candidate and seed
     by_case     the same in each world
-    hinges      the contenders in changed worlds
     outcomes    by candidate, world and seed
     spent       seconds
     budget      seconds
@@ -138,7 +122,7 @@ class Advice:
     """
 
     folder: Path
-    facts: FleetFacts
+    facts: Diagnosis
     judge: Judge
     plan: RacePlan
     cases: Sequence[RaceCase]
@@ -148,7 +132,6 @@ class Advice:
     race: Race
     scores: Scores
     by_case: Mapping[str, Scores]
-    hinges: Sequence[Hinge]
     outcomes: Mapping[str, RunOutcomes]
     spent: float
     budget: float
@@ -245,16 +228,10 @@ class Advice:
             found[case] = compare({n: {s: scores[n][s] for s in seeds} for n in names})
         return found
 
-    def hinge_sentences(self) -> list[str]:
-        """What the answer hinges on."""
-        worlds = self.worlds() if len(self.cases) > 1 and self.race.seeds else {}  # after a first look at the race
-        found = [f"in the {name} world: {words}" for name, ranking in worlds.items() if (words := ranking.sentence())]
-        for hinge in self.hinges:
-            best = hinge.ranking.best
-            stays = " (as here)" if best is not None and best == self.best else ""
-            found.append(f"{hinge.what}: {hinge.ranking.sentence()}{stays}")
-        missing = {"turnout halved", "data more skewed"} - {h.what for h in self.hinges}
-        return found + [f"{what}: not tried" for what in sorted(missing)]
+    def world_sentences(self) -> list[str]:
+        """The answer in each world, after a first look at the race."""
+        worlds = self.worlds() if len(self.cases) > 1 and self.race.seeds else {}
+        return [f"in the {name} world: {words}" for name, ranking in worlds.items() if (words := ranking.sentence())]
 
     def cost(self) -> Cost | None:
         """The cost of the recommended method in the worlds of the race; None before any run."""
@@ -315,9 +292,6 @@ class Advice:
                 for row in self.rows()
             ],
             "worlds": {name: ranking.sentence() for name, ranking in self.worlds().items()},
-            "hinges": {
-                h.what: {"said": h.ranking.sentence(), "best": h.ranking.best, "seeds": h.seeds} for h in self.hinges
-            },
             "cost": None if cost is None else cost.__dict__,
             "warnings": list(self.warnings),
             "not_tried": self.not_tried(),

@@ -1,4 +1,4 @@
-"""The files of an advice: its page with the answer, the ranking, hinges, costs and method; the experiment; the data."""
+"""The files of an advice: its page with the answer, the ranking, worlds, costs and method; the experiment; the data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from turnout.fleet.advice.advice import Advice
 from turnout.fleet.advice.candidates import PLAIN
-from turnout.fleet.advice.cases import percent
 from turnout.fleet.advice.race import BOUND
+from turnout.fleet.diagnosis_page import summary
 from turnout.machine.files import write_whole
 from turnout.running.charts.axes import make_axis
 from turnout.running.charts.lines import Series, line_chart
@@ -41,13 +41,10 @@ def page(advice: Advice) -> str:
     """The whole page in one file."""
     facts = advice.facts
     chart = line_chart(
-        [Series("turnout", np.arange(1, facts.rounds + 1, dtype=float), np.array(facts.turnout_T))],
+        [Series("turnout", np.arange(1, facts.rounds + 1, dtype=float), np.nan_to_num(facts.turnout_by_round))],
         "Turnout in the log", "round", "percent",
     )  # fmt: skip
-    hinges = (
-        "The same contenders, with the settings they were tuned to, and one thing changed. Worlds are looked at "
-        "afterwards, one by one, so outside the bound of the race."
-    )
+    afterwards = "Worlds are looked at afterwards, one by one, so outside the bound of the race."
     curves = [_curve(advice, case.name) for case in advice.cases]
     return whole_page(
         title=f"Advice for {facts.path}",
@@ -57,8 +54,8 @@ def page(advice: Advice) -> str:
             ("recommended" if advice.best else "the simplest of the undecided", advice.recommended),
             ("aim", advice.judge.aim.name),
             ("clients in the log", f"{facts.clients:,}"),
-            ("turnout", percent(facts.turnout)),
-            ("work of those who came", percent(facts.work)),
+            ("turnout", f"{facts.turnout:.0%}"),
+            ("work of those who came", f"{facts.work:.0%}"),
             ("seeds raced", f"{advice.race.seeds}"),
             ("runs", f"{sum(map(len, advice.outcomes.values())):,}"),
             ("time taken", duration(advice.spent)),
@@ -66,9 +63,9 @@ def page(advice: Advice) -> str:
         sections=[
             _ranking(advice),
             *([_section("Over the rounds", charts=trusted(curves))] if any(curves) else []),
-            _section("What the answer hinges on", hinges, listed=advice.hinge_sentences()),
+            *([_section("World by world", afterwards, listed=worlds)] if (worlds := advice.world_sentences()) else []),
             _section(f"What {advice.recommended} costs", listed=advice.cost_sentences()),
-            _section("What the log says", listed=facts.sentences(), charts=trusted([chart])),
+            _section("What the log says", listed=summary(facts), charts=trusted([chart])),
             _method(advice),
             _section("What was not tried", listed=advice.not_tried()),
             _section(

@@ -1,11 +1,11 @@
-"""Advice from a fleet's log: read it, tune every candidate, race them, find what the answer hinges on."""
+"""Advice from a fleet's log: read it, tune every candidate, race them."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,15 +13,32 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.fleet import Reading, read_fleet
-from turnout.fleet.advice.advice import Advice, Hinge
+from turnout.fleet.advice.advice import Advice
 from turnout.fleet.advice.advice_page import write_advice
-from turnout.fleet.advice.aims import Judge, find_aim
-from turnout.fleet.advice.candidates import PLAIN, Candidate, given_candidates, known_candidates, with_rate
-from turnout.fleet.advice.cases import ROUNDS, FleetFacts, RaceCase, facts_of, given_case, stand_ins
-from turnout.fleet.advice.race import LOOKS, Race, Scores, mean
-from turnout.fleet.advice.race_board import RaceBoard
-from turnout.fleet.advice.race_plan import FIRST_TUNING_SEED, RACING, TUNING_ENDS, RacePlan, planned
+from turnout.fleet.advice.candidates import (
+    PLAIN,
+    Candidate,
+    Judge,
+    find_aim,
+    given_candidates,
+    known_candidates,
+    with_rate,
+)
+from turnout.fleet.advice.cases import ROUNDS, RaceCase, given_case, stand_ins
+from turnout.fleet.advice.race import (
+    FIRST_TUNING_SEED,
+    LOOKS,
+    RACING,
+    TUNING_ENDS,
+    Race,
+    RaceBoard,
+    RacePlan,
+    Scores,
+    planned,
+)
 from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers, refuse_full
+from turnout.fleet.diagnosis import Diagnosis, diagnose
+from turnout.fleet.diagnosis_page import summary
 from turnout.fleet.reading import seconds as seconds_of
 from turnout.machine.threads import cores
 from turnout.running.folder import held, make_folder, new_folder
@@ -29,10 +46,8 @@ from turnout.running.plan import PlannedRun, can_travel
 from turnout.running.tracks.building import log_matches
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.weights import Weights
-from turnout.statistics import compare
 
-TUNE, RACE, HALVED, SKEWED = "tune", "race", "turnout halved", "data more skewed"
-HINGE_SEEDS, CONTENDERS = 8, 5
+TUNE, RACE = "tune", "race"
 
 
 def advise(
@@ -49,7 +64,6 @@ def advise(
     rounds: int | None = None,
     seeds: int | None = None,
     tune: bool = True,
-    hinges: bool = True,
     first_seed: int = 0,
     jobs: int | None = None,
     quiet: bool = False,
@@ -67,7 +81,6 @@ def advise(
     rounds      of a run, instead of the experiment's
     seeds       the most that are raced, whatever the budget
     tune        whether learning rates are tuned
-    hinges      whether it is tried what the answer hinges on
     first_seed  seeds are counted from here: another one repeats the whole advice with other draws
     jobs        runs side by side; None: one a core
     """
@@ -79,7 +92,7 @@ def advise(
     given: dict[str, Experiment] = {}
     if experiment is not None:
         given = {experiment.title or "as given": experiment} if isinstance(experiment, Experiment) else dict(experiment)
-    facts, wanted = facts_of(fleet), find_aim(aim)
+    facts, wanted = diagnose(fleet), find_aim(aim)
     if given:
         cases = [given_case(next(iter(given.values())), Path(log), reading, rounds)]
     else:
@@ -117,11 +130,11 @@ def advise(
         side_by_side = (jobs or cores()) if shared else 1
         plan = planned(cases, len(able), max(1.0, budget_seconds - ledger.spent), side_by_side, folder, tune)
         cases = [case.lasting(plan.rounds) for case in cases]
-        with TrialWorkers(side_by_side, folder_of_data) as workers, RaceBoard(wanted, quiet) as board:
-            board.show_facts(facts.sentences())
+        with TrialWorkers(side_by_side, folder_of_data) as workers, RaceBoard(quiet) as board:
+            board.say([f"· {words}" for words in summary(facts)])
             work = AdviceWork(
                 able, cases, Judge.of(wanted, cases[0].experiment.task), plan, ledger, workers, board,
-                budget_seconds, started - ledger.spent, seeds or LOOKS[-1], hinges, first_seed,
+                budget_seconds, started - ledger.spent, seeds or LOOKS[-1], first_seed,
             )  # fmt: skip
             advice = replace(work.advice(facts, refused, folder), warnings=track.warnings)
     write_advice(advice)
@@ -149,14 +162,14 @@ def _able(
 
 @dataclass
 class AdviceWork:
-    """The work of one advice: tune every candidate in the same way, race them, and run the contenders under changed
-    conditions. All outcomes are in the ledger, so it can be stopped at any time.
+    """The work of one advice: tune every candidate in the same way, and race them.
+
+    All outcomes are in the ledger, so it can be stopped at any time.
 
     candidates, cases, judge, plan, ledger, workers, board   what it works with
     budget       seconds it may take
     started      when it began, by time.monotonic
     most_seeds   that are raced
-    ask_further  whether contenders run under changed conditions
     first_seed   seeds are counted from here
     chosen       the tuned settings of each candidate
     """
@@ -171,24 +184,24 @@ class AdviceWork:
     budget: float
     started: float
     most_seeds: int
-    ask_further: bool
     first_seed: int
     chosen: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def worlds(self) -> list[str]:
+        return [case.name for case in self.cases]
 
     def spent(self) -> float:
         return time.monotonic() - self.started
 
-    def advice(self, facts: FleetFacts, refused: Mapping[str, str], folder: Path) -> Advice:
+    def advice(self, facts: Diagnosis, refused: Mapping[str, str], folder: Path) -> Advice:
         self.tune()
         race, scores = self.race()
-        hinges = [self.hinge(race, scores, what) for what in (HALVED, SKEWED) if self.ask_further]
         outcomes: dict[str, dict[tuple[str, int], TrialOutcome]] = {name: {} for name in race.names}
         for name in race.names:
-            for case in self.cases:
-                for seed in scores[name]:
-                    outcome = self.ledger.outcomes.get(Trial(RACE, name, self.chosen[name], case.name, seed))
-                    if outcome:
-                        outcomes[name][case.name, seed] = outcome
+            for world, seed in product(self.worlds, scores[name]):
+                if outcome := self.ledger.outcomes.get(Trial(RACE, name, self.chosen[name], world, seed)):
+                    outcomes[name][world, seed] = outcome
         return Advice(
             folder=folder,
             facts=facts,
@@ -200,8 +213,7 @@ class AdviceWork:
             refused=dict(refused),
             race=race,
             scores=scores,
-            by_case={case.name: self._scores(race.names, [case], RACE) for case in self.cases},
-            hinges=[hinge for hinge in hinges if hinge is not None],
+            by_case={case.name: self._scores(race.names, [case]) for case in self.cases},
             outcomes=outcomes,
             spent=self.spent(),
             budget=self.budget,
@@ -209,111 +221,68 @@ class AdviceWork:
 
     def tune(self) -> None:
         """Choose every candidate's settings, on seeds that do not race, and the target of the judge."""
+        names, outcomes = [c.name for c in self.candidates], self.ledger.outcomes
         if self.plan.tuning_seeds:
-            rates = self.plan.settings()
-            by_seed = {
-                seed: [
-                    Trial(TUNE, c.name, s, case.name, seed)
-                    for c in self.candidates
-                    for s in rates
-                    for case in self.cases
-                ]
+            by_seed = [
+                [Trial(TUNE, *one, seed) for one in product(names, self.plan.settings(), self.worlds)]
                 for seed in self.plan.seeds
-            }
-            step = f"tuning the learning rate of {len(self.candidates)} candidates"
-            trials = [trial for of_seed in by_seed.values() for trial in of_seed]
-            self._run(trials, step, lambda: self.spent() > TUNING_ENDS * self.budget)
-            whole = [all(trial in self.ledger.outcomes for trial in of_seed) for of_seed in by_seed.values()]
+            ]
+            step = f"tuning the learning rate of {len(names)} candidates"
+            self._run([*chain(*by_seed)], step, lambda: self.spent() > TUNING_ENDS * self.budget)
+            whole = [all(trial in outcomes for trial in of_seed) for of_seed in by_seed]
             self.plan = self.plan.tuned_with((*whole, False).index(False))
-        self.judge = self.judge.aimed_at(self._plain_outcomes())
         settings = self.plan.settings()
-        for c in self.candidates:
-            scores = {}
-            for s in settings:
-                found = [
-                    self.judge.score(outcome, case.name)
-                    for case in self.cases
-                    for seed in self.plan.seeds
-                    if (outcome := self.ledger.outcomes.get(Trial(TUNE, c.name, s, case.name, seed)))
-                ]
-                scores[s] = fmean(found) if found else -math.inf
-            self.chosen[c.name] = max(settings, key=scores.__getitem__) if self.plan.tuning_seeds else settings[0]
-
-    def _plain_outcomes(self) -> dict[str, list[TrialOutcome]]:
-        """Plain FedAvg's tuning runs with its best rate, by case; without tuning, a run of its own."""
-        first, settings = self.candidates[0].name, self.plan.settings()
-        if not self.plan.tuning_seeds:
-            trials = [Trial(TUNE, first, settings[0], case.name, FIRST_TUNING_SEED) for case in self.cases]
+        if not self.plan.tuning_seeds:  # a run of plain FedAvg for the judge
+            trials = [Trial(TUNE, names[0], settings[0], world, FIRST_TUNING_SEED) for world in self.worlds]
             self._run(trials, "plain FedAvg", lambda: False)
-            return {trial.case: [self.ledger.outcomes[trial]] for trial in trials}
-        plainly = replace(self.judge, targets={}, whole={})
-        runs = {
-            s: {
-                case.name: [self.ledger.outcomes[Trial(TUNE, first, s, case.name, seed)] for seed in self.plan.seeds]
-                for case in self.cases
-            }
-            for s in settings
-        }
+            self.judge = self.judge.aimed_at({trial.case: [outcomes[trial]] for trial in trials})
+            self.chosen = dict.fromkeys(names, settings[0])
+            return
 
-        def total(s: str) -> float:
-            return math.fsum(plainly.score(o, case) for case, outcomes in runs[s].items() for o in outcomes)
+        def tuned(name: str, s: str) -> dict[str, list[TrialOutcome]]:
+            """The tuning runs of a candidate with some settings, by world."""
+            return {w: [outcomes[Trial(TUNE, name, s, w, seed)] for seed in self.plan.seeds] for w in self.worlds}
 
-        return runs[max(settings, key=total)]
+        def best(name: str, judge: Judge) -> str:
+            def score(s: str) -> float:
+                return fmean(judge.score(o, world) for world, found in tuned(name, s).items() for o in found)
+
+            return max(settings, key=score)
+
+        self.judge = self.judge.aimed_at(tuned(names[0], best(names[0], replace(self.judge, targets={}, whole={}))))
+        self.chosen = {name: best(name, self.judge) for name in names}
 
     def race(self) -> tuple[Race, Scores]:
         race = Race.of([c.name for c in self.candidates])
         scores: Scores = {name: {} for name in race.names}
         while not race.decided and (look := race.next_look()) is not None and look <= self.most_seeds:
             trials = [
-                Trial(RACE, name, self.chosen[name], case.name, seed)
-                for seed in range(look)
-                for name in race.running
-                for case in self.cases
+                Trial(RACE, name, self.chosen[name], world, seed)
+                for seed, name, world in product(range(look), race.running, self.worlds)
             ]
-            self.board.show_race(race, scores)
+            self.board.show_race(race)
             step = f"racing {len(race.running)} candidates to seed {look}"
             done = self._run(trials, step, lambda: self.spent() > RACING * self.budget)
-            scores = {**scores, **self._scores(race.running, self.cases, RACE)}
+            scores = {**scores, **self._scores(race.running, self.cases)}
             if not done:
                 break
             race = race.looked_at({n: scores[n] for n in race.running}, look)
             if race.level(scores, self.judge.margin):
                 break
-        self.board.show_race(race, scores)
+        self.board.show_race(race)
         return race, scores
 
-    def _scores(self, names: Iterable[str], cases: Sequence[RaceCase], part: str) -> dict[str, dict[int, float]]:
+    def _scores(self, names: Iterable[str], cases: Sequence[RaceCase]) -> dict[str, dict[int, float]]:
         """The mean score over cases of every seed that ran in all of them."""
         found: dict[str, dict[int, float]] = {}
         for name in names:
             found[name] = {}
             for seed in range(FIRST_TUNING_SEED):
-                trials = [Trial(part, name, self.chosen[name], case.name, seed) for case in cases]
+                trials = [Trial(RACE, name, self.chosen[name], case.name, seed) for case in cases]
                 if not all(trial in self.ledger.outcomes for trial in trials):
                     break
                 found[name][seed] = fmean(self.judge.score(self.ledger.outcomes[trial], trial.case) for trial in trials)
         return found
-
-    def hinge(self, race: Race, scores: Scores, what: str) -> Hinge | None:
-        """The contenders again, in the same world but for one change."""
-        cases = [c for c in self.cases if what == HALVED or c.skewed is not None]
-        names = contenders(race, scores)
-        if not cases or len(names) < 2:
-            return None
-        trials = [
-            Trial(what, name, self.chosen[name], case.name, seed)
-            for seed in range(HINGE_SEEDS)
-            for name in names
-            for case in cases
-        ]
-        share = 0.5 if what == HALVED else 1.0
-        until = self.spent() + share * max(0.0, self.budget - self.spent())
-        self._run(trials, f"what if: {what}", lambda: self.spent() > until)
-        found = self._scores(names, cases, what)
-        seeds = set.intersection(*(set(v) for v in found.values()))
-        if len(seeds) < 2:
-            return None
-        return Hinge(what, compare({n: {s: v[s] for s in seeds} for n, v in found.items()}), len(seeds))
 
     def _run(self, trials: Sequence[Trial], step: str, stop: Callable[[], bool]) -> bool:
         """Run the trials that are not in the ledger yet; whether all are there now."""
@@ -329,16 +298,5 @@ class AdviceWork:
         return done == len(missing)
 
     def _experiment(self, candidate: Candidate, case: RaceCase, trial: Trial) -> Experiment:
-        base = case.halved() if trial.part == HALVED else case.experiment
-        if trial.part == SKEWED and case.skewed is not None:
-            base = case.skewed
-        return with_rate(candidate.on(base), self.plan.rate(trial.settings)).but(seed=self.first_seed + trial.seed)
-
-
-def contenders(race: Race, scores: Scores) -> list[str]:
-    """The candidates worth further runs: the best that are running, plain FedAvg, and the last that were dropped."""
-    means = {name: mean(scores[name]) for name in race.names if scores.get(name)}
-    best = sorted(race.running, key=lambda name: -means.get(name, -math.inf))[: CONTENDERS - 1]
-    others = [d.name for d in sorted(race.dropped, key=lambda d: (-d.after, -d.gap))]
-    wanted = dict.fromkeys([*best, *([PLAIN] if PLAIN in means and PLAIN not in race.same else []), *others])
-    return [name for name in race.names if name in list(wanted)[:CONTENDERS]]
+        made = with_rate(candidate.on(case.experiment), self.plan.rate(trial.settings))
+        return made.but(seed=self.first_seed + trial.seed)

@@ -5,7 +5,7 @@ labels of each client: a mild mixture, two labels each, and labels that go with 
 come hold labels that no other has. Their clients are the log's own, numbered by how often they come, the most frequent
 first; of a large fleet every k-th in that order.
 
-Shape letters: M clients of the log, N rows of the log, T rounds of the log, S stand-ins.
+Shape letters: M clients of the log, S stand-ins.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import numpy as np
 
 import turnout.models as models
 from turnout.data import Digits
-from turnout.data.partition import Classes, Clustered, Dirichlet, Natural, Partition
+from turnout.data.partition import Classes, Clustered, Dirichlet, Partition
 from turnout.errors import UserError
 from turnout.experiment import Algorithm, Evaluate, Experiment, World
 from turnout.fleet import ParticipationLog, Reading
+from turnout.fleet.diagnosis import Diagnosis
 from turnout.fleet.fleet_participation import FleetLog
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
@@ -29,84 +30,11 @@ from turnout.parts.selection import Everyone, Fraction, Selection
 from turnout.settings import InProcess
 from turnout.world.events import Events, Join, Leave
 from turnout.world.log import HEADER
-from turnout.world.log_statistics import share
-from turnout.world.participation import Dropout
 
 MOST_CLIENTS = 40  # stand-ins: the digits are enough for so many
-RARELY = 0.1  # of the mean turnout
 ROUNDS = 60  # of a run on stand-ins
 STAND_INS = "stand-ins.csv"
 ALL_ASKED = 0.9  # if a larger share is asked in a round, all clients are
-
-
-@dataclass(frozen=True)
-class FleetFacts:
-    """A few facts about a log.
-
-    path, clients, rounds, every, assumed  as in the log
-    turnout       share of those asked that came
-    work, full    mean work of those that came, and the share of them that did all of it
-    hardly_there  how many clients come to less than RARELY times the mean turnout
-    joined, left  how many clients joined late, or left
-    asked         share of the clients that is asked in a round
-    turnout_T     turnout by round
-    """
-
-    path: str
-    clients: int
-    rounds: int
-    turnout: float
-    work: float
-    full: float
-    hardly_there: int
-    joined: int
-    left: int
-    asked: float
-    every: float | None
-    assumed: tuple[str, ...]
-    turnout_T: tuple[float, ...]
-
-    def sentences(self) -> list[str]:
-        found = [
-            f"{self.clients:,} clients in {self.rounds:,} rounds; {percent(self.turnout)} of those asked came, and did "
-            f"{percent(self.work)} of the work on average ({percent(self.full)} of them all of it)"
-        ]
-        changed = [f"{n} {word}" for n, word in ((self.joined, "joined late"), (self.left, "left")) if n]
-        found += [", ".join(changed)] if changed else []
-        found += [f"{self.hardly_there} are hardly ever there"] if self.hardly_there else []
-        return [*found, *self.assumed]
-
-
-def percent(share: float) -> str:
-    """A share without decimals.
-
-    >>> percent(0.374)
-    '37 %'
-    """
-    return f"{100 * share:.0f} %"
-
-
-def facts_of(log: ParticipationLog) -> FleetFacts:
-    up_N = log.work_N > 0
-    came_M, asked_M = np.bincount(log.client_N[up_N], minlength=log.clients), log.asked_M
-    came_T = np.bincount(log.round_N[up_N], minlength=log.rounds)
-    asked_T = np.array([len(log.asked(t)) for t in range(log.rounds)])
-    turnout = float(came_M.sum() / max(1.0, asked_M.sum()))
-    return FleetFacts(
-        path=log.path,
-        clients=log.clients,
-        rounds=log.rounds,
-        turnout=turnout,
-        work=float(log.work_N[up_N].mean()) if up_N.any() else 0.0,
-        full=float((log.work_N[up_N] >= 1).mean()) if up_N.any() else 0.0,
-        hardly_there=int(((came_M / np.maximum(asked_M, 1) < RARELY * turnout) & (asked_M > 0)).sum()),
-        joined=int((log.joined_M > 0).sum()),
-        left=int((log.left_M < log.rounds).sum()),
-        asked=float(asked_M.sum() / max(1, log.clients * log.rounds)),
-        every=log.every,
-        assumed=log.assumed,
-        turnout_T=tuple(np.nan_to_num(share(came_T, asked_T)).tolist()),
-    )
 
 
 @dataclass(frozen=True)
@@ -116,13 +44,11 @@ class RaceCase:
     name        in tables
     about       in a few words
     experiment  with plain FedAvg
-    skewed      the same with more skewed data, if that can be made
     """
 
     name: str
     about: str
     experiment: Experiment
-    skewed: Experiment | None = None
 
     def lasting(self, rounds: int) -> RaceCase:
         """The same with so many rounds; joins and leaves are at the same part of the run."""
@@ -133,14 +59,7 @@ class RaceCase:
             replace(event, round=max(1, int(event.round * part))) if isinstance(event, Join | Leave) else event
             for event in self.experiment.world.events
         )
-        changed = {"world.events": events}
-        skewed = None if self.skewed is None else self.skewed.but(rounds=rounds, **changed)
-        return replace(self, experiment=self.experiment.but(rounds=rounds, **changed), skewed=skewed)
-
-    def halved(self) -> Experiment:
-        """With half the turnout: each client that would come is absent with probability 1/2."""
-        away = Dropout(0.5, when_up=self.experiment.world.participation)
-        return self.experiment.but(**{"world.participation": away})
+        return replace(self, experiment=self.experiment.but(rounds=rounds, **{"world.events": events}))
 
 
 def given_case(experiment: Experiment, log: Path, reading: Reading, rounds: int | None = None) -> RaceCase:
@@ -153,13 +72,10 @@ def given_case(experiment: Experiment, log: Path, reading: Reading, rounds: int 
     base = base.but(**{"world.participation": FleetLog(str(log), mode="blocks", reading=reading)})
     evaluate = replace(base.evaluate, every=base.rounds, personal=True)
     base = base.but(evaluate=evaluate, runtime=base.runtime.on_threads(1))
-    divided = getattr(base.world.data, "partition", None)
-    can_skew = divided is not None and not isinstance(divided, Natural)
-    skewed = base.but(**{"world.data.partition": Classes(per_client=1)}) if can_skew else None
-    return RaceCase("yours", "your data and model", base, skewed).lasting(rounds or experiment.rounds)
+    return RaceCase("yours", "your data and model", base).lasting(rounds or experiment.rounds)
 
 
-def stand_ins(log: ParticipationLog, facts: FleetFacts, folder: Path, rounds: int = ROUNDS) -> list[RaceCase]:
+def stand_ins(log: ParticipationLog, facts: Diagnosis, folder: Path, rounds: int = ROUNDS) -> list[RaceCase]:
     """Three worlds from mild to harsh, of the log's own clients."""
     chosen_S = chosen_clients(log)
     with open(folder / STAND_INS, "w", newline="", encoding="utf-8") as file:  # a 0 for each absence
@@ -189,8 +105,7 @@ def stand_ins(log: ParticipationLog, facts: FleetFacts, folder: Path, rounds: in
             evaluate=Evaluate(every=rounds, personal=True),
             runtime=InProcess(device="cpu", threads=1),
         )
-        skewed = base.but(**{"world.data.partition": Classes(per_client=1)}) if name != "harsh" else None
-        cases.append(RaceCase(name, about, base, skewed))
+        cases.append(RaceCase(name, about, base))
     return cases
 
 
@@ -213,8 +128,8 @@ def events_of(log: ParticipationLog, chosen_S: np.ndarray, rounds: int) -> tuple
     return tuple(found)
 
 
-def _selection(facts: FleetFacts, clients: int) -> Selection:
+def _selection(facts: Diagnosis, clients: int) -> Selection:
     """Ask as large a share of the clients as the log did, but at least four."""
-    if facts.asked >= ALL_ASKED or clients <= 4:
+    if facts.asked_share >= ALL_ASKED or clients <= 4:
         return Everyone()
-    return Fraction(float(np.clip(facts.asked, 4 / clients, 1.0)))
+    return Fraction(float(np.clip(facts.asked_share, 4 / clients, 1.0)))

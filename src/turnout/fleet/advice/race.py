@@ -6,15 +6,29 @@ those it meets (Bonferroni), two-sided. So the truly best candidate is dropped a
 2.5 %, and the race may be stopped at any time: a winner that is no better than some other is named in at most 5 % of
 the races, also if all are alike. That holds for normal differences; tests/fleet/test_advise.py and
 benchmarks/advise_errors.py count errors for others.
+
+How much fits into the budget (`RacePlan`) is decided once, from the time of a few rounds, and kept in a file for
+resuming.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 
 from turnout.errors import UserError
+from turnout.fleet.advice.candidates import RATES
+from turnout.fleet.advice.cases import RaceCase
+from turnout.fleet.advice.trials import measure
+from turnout.machine.files import write_whole
+from turnout.running.charts.units import duration
 from turnout.statistics import BEHIND, Standing, standing
 
 LOOKS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
@@ -131,3 +145,152 @@ def _first(score: Mapping[int, float], seeds: int) -> dict[int, float]:
 
 def mean(score: Mapping[int, float]) -> float:
     return math.fsum(score.values()) / len(score) if score else math.nan
+
+
+class RaceBoard:
+    """Steps of the advice, with a bar for the runs of the current one."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=quiet)
+        columns = "{task.description}", "{task.completed}/{task.total}", "{task.fields[left]}"
+        self.bar = Progress(*map(TextColumn, columns), BarColumn(), console=self.console, transient=True)
+        self.task = self.bar.add_task("", total=None, left="")
+        self.budget = 0.0
+
+    def __enter__(self) -> RaceBoard:
+        if self.console.is_terminal and not self.console.quiet:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def say(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.console.print(line, highlight=False, markup=False)
+
+    def begin(self, step: str, runs: int, spent: float, budget: float) -> None:
+        """Begin a step of so many runs."""
+        self.budget = budget
+        self.bar.reset(self.task, description=step, total=max(1, runs), completed=0, left=self._left(spent))
+        if runs and not self.bar.live.is_started:
+            self.say([f"{step}: {runs} runs, {self._left(spent)}"])
+
+    def advance(self, spent: float) -> None:
+        self.bar.update(self.task, advance=1, left=self._left(spent))
+
+    def _left(self, spent: float) -> str:
+        return f"{duration(max(0.0, self.budget - spent))} left"
+
+    def show_race(self, race: Race) -> None:
+        """A line about the last look."""
+        gone, same = len(race.dropped), len(race.same)
+        words = f"after {race.seeds} seeds: {len(race.running)} still in, {gone} dropped, {same} set aside"
+        self.say([words] if race.seeds else [])
+
+
+FILE = "plan.json"
+PILOT = 4  # rounds that are timed
+DEARER = 1.6  # what a candidate's run costs on average, in runs of plain FedAvg
+TUNING, RACING = 0.4, 0.85  # the part of the budget at which each should have ended
+TUNING_ENDS = 0.5  # the part at which tuning is stopped, if it takes longer than it should
+FIRST_TUNING_SEED = 10_000  # seeds of the race are counted from 0
+LEAST_ROUNDS = 15
+
+
+@dataclass(frozen=True)
+class RacePlan:
+    """What is run within the budget.
+
+    rates         the learning rate is multiplied by each of them
+    tuning_seeds  with how many seeds each is tried
+    rounds        of a run
+    asked         rounds of the experiment; a small budget allows fewer
+    seconds       that one seed of all candidates should take
+    """
+
+    rates: tuple[float, ...]
+    tuning_seeds: int
+    rounds: int
+    asked: int
+    seconds: float
+
+    def settings(self) -> list[str]:
+        return [f"lr × {rate:.3g}" for rate in self.rates]
+
+    def rate(self, settings: str) -> float:
+        return self.rates[self.settings().index(settings)]
+
+    def tuned_with(self, seeds: int) -> RacePlan:
+        """The same if only so many tuning seeds were finished; with none there was no tuning."""
+        return replace(self, tuning_seeds=seeds, rates=self.rates if seeds else (1.0,))
+
+    @property
+    def seeds(self) -> range:
+        return range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tuning_seeds)
+
+    def notes(self) -> list[str]:
+        """What the budget did not allow, in sentences."""
+        found = []
+        if len(self.rates) == 1:
+            found.append(
+                "learning rates were not tuned: all candidates have the experiment's own; a larger budget tunes"
+            )
+        if self.rounds < self.asked:
+            found.append(f"runs had {self.rounds} rounds instead of {self.asked}: the budget was too small for more")
+        return found
+
+
+def planned(
+    cases: Sequence[RaceCase], candidates: int, budget: float, jobs: int, folder: Path, tune: bool = True
+) -> RacePlan:
+    """The plan in a folder, or a new one; without tuning, runs are as long as asked for."""
+    path = folder / FILE
+    if path.exists():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return RacePlan(**{**kept, "rates": tuple(kept["rates"])})
+    rounds = cases[0].experiment.rounds
+    if not tune:
+        return RacePlan((1.0,), 0, rounds, rounds, 0.0)
+    each = [timed(case, PILOT) for case in cases]
+    plan = fitting([e[0] for e in each], [e[1] for e in each], rounds, candidates, budget, jobs)
+    write_whole(path, json.dumps(asdict(plan)) + "\n")
+    return plan
+
+
+def timed(case: RaceCase, rounds: int) -> tuple[float, float]:
+    """Seconds to begin a run of plain FedAvg, and seconds a round."""
+    short = case.experiment.but(rounds=1, **{"world.events": ()})
+    measure(short)  # compiles and reads files, which happens once
+    start = time.perf_counter()
+    measure(short)
+    middle = time.perf_counter()
+    measure(short.but(rounds=1 + rounds))
+    end = time.perf_counter()
+    each = max(1e-4, (end - middle) - (middle - start)) / rounds
+    return max(0.0, middle - start - each), each
+
+
+def fitting(
+    begin: Sequence[float], each: Sequence[float], rounds: int, candidates: int, budget: float, jobs: int
+) -> RacePlan:
+    """The largest plan that leaves time for the race's first looks: fewer rates first, then fewer rounds.
+
+    >>> fitting([0.1], [0.01], 100, candidates=10, budget=600, jobs=2).tuning_seeds
+    2
+    >>> fitting([0.1], [1.0], 100, candidates=10, budget=600, jobs=2).rounds
+    15
+    """
+
+    def seconds(n: int) -> float:
+        return DEARER * candidates * sum(b + n * e for b, e in zip(begin, each, strict=True)) / jobs
+
+    for seeds in (2, 1):
+        if seconds(rounds) * len(RATES) * seeds < TUNING * budget:
+            return RacePlan(RATES, seeds, rounds, rounds, seconds(rounds))
+    room = RACING * budget / LOOKS[1]
+    n = rounds
+    while n > LEAST_ROUNDS and seconds(n) > room:
+        n -= max(1, n // 20)
+    n = max(n, min(rounds, LEAST_ROUNDS))
+    return RacePlan((1.0,), 0, n, rounds, seconds(n))

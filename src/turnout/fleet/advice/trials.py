@@ -35,7 +35,6 @@ class TrialOutcome:
     values    metrics by name, at these rounds
     sent      bytes, both ways, by then
     up, down  bytes of the whole run
-    turnout   share of those asked that answered
     seconds   the run took
     diverged  why it ended before its last round, if it did
     """
@@ -45,7 +44,6 @@ class TrialOutcome:
     sent: tuple[float, ...] = ()
     up: float = 0.0
     down: float = 0.0
-    turnout: float = math.nan
     seconds: float = 0.0
     diverged: str = ""
 
@@ -65,7 +63,7 @@ class TrialOutcome:
 class Trial(NamedTuple):
     """One run to make.
 
-    part       of the advice that it is for: tuning, the race, or a hinge
+    part       of the advice that it is for: tuning, or the race
     candidate  its name
     settings   its tuned settings
     case       the world it runs in
@@ -145,13 +143,11 @@ def _rounds(track: Track, start: float) -> TrialOutcome:
     experiment, state = track.experiment, track.begin()
     every = max(1, experiment.rounds // POINTS)
     up = down = 0.0
-    asked = answered = 0
     rounds, sent, measured, why = [], [], [], ""
     for t in range(experiment.rounds):
         try:
             state, record = track.round(state, t)
             up, down = up + record.bytes_up, down + record.bytes_down
-            asked, answered = asked + record.asked, answered + record.answered
             if (t + 1) % every and t + 1 < experiment.rounds:
                 continue
             found = track.evaluate(state, t).values
@@ -166,8 +162,7 @@ def _rounds(track: Track, start: float) -> TrialOutcome:
         measured.append(found)
     names = [name for name in (measured[0] if measured else {}) if all(name in found for found in measured)]
     values = {name: tuple(found[name] for found in measured) for name in names}
-    turnout = answered / asked if asked else math.nan
-    return TrialOutcome(tuple(rounds), values, tuple(sent), up, down, turnout, time.perf_counter() - start, why)
+    return TrialOutcome(tuple(rounds), values, tuple(sent), up, down, time.perf_counter() - start, why)
 
 
 def _begin_worker() -> None:

@@ -3,9 +3,7 @@
 units.py      numbers as words: sizes, durations, mean ± deviation, sparklines
 axes.py       ticks with round numbers
 svg.py        what every chart is made of, and several charts as one picture; charts.css has the colours
-lines.py      line charts with bands and marks
-bars.py       bars and histograms
+lines.py      line charts with bands and marks, sparklines, bars
 heat.py       heat maps as PNG, and the map of who turned up when
-text_plot.py  curves as text for a terminal
 page.py       one HTML file that needs nothing else: templates (*.html), styles (*.css) and scripts (*.js)
 """

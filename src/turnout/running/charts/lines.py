@@ -1,4 +1,4 @@
-"""Line charts with bands and marks, and sparklines, as SVG. Colours come from charts.css.
+"""Line charts with bands and marks, sparklines, and bars, as SVG. Colours come from charts.css.
 
 A chart carries its points as JSON (`data-chart`), from which the page's script shows the values under the pointer; the
 picture is complete without the script.
@@ -19,6 +19,7 @@ from turnout.running.charts.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, path,
 from turnout.running.charts.units import Unit, show
 
 MOST_POINTS = 240
+MOST_BARS = 200
 _TRIANGLES = {"join": "M{x},{y}l-4,7h8Z", "leave": "M{x},{z}l-4,-7h8Z", "both": "M{x},{y}l-4,4l4,4l4,-4Z"}
 
 
@@ -101,6 +102,41 @@ def spark(values: Floats, colour: int = 0) -> str:
     y = make_axis(float(line.y.min()), float(line.y.max()), 20, 2)
     picture = f'<path class="line s{colour % svg.COLOURS}" d="{path(line.x, y.place(line.y))}"/>'
     return f'<svg class="spark" viewBox="0 0 80 22" role="img" aria-label="curve">{picture}</svg>'
+
+
+def bars(
+    values: Floats,
+    title: str,
+    unit: Unit = "number",
+    x_label: str = "",
+    names: Sequence[str] = (),
+    ends: tuple[float, float] | None = None,
+    marks_worst: bool = False,
+) -> str:
+    """One bar per value in the order given, and a line at the mean; of many values, some that are spread evenly.
+
+    names        of the values, under the pointer
+    ends         the range of values, where several charts share it
+    marks_worst  whether the first tenth stands out
+    """
+    known = np.flatnonzero(np.isfinite(values))
+    if not len(known):
+        return ""
+    mean, (low, high) = float(values[known].mean()), ends or (values[known].min(), values[known].max())
+    drawn = known[np.linspace(0, len(known) - 1, min(len(known), MOST_BARS)).round().astype(int)]
+    y = value_axis(min(0.0, float(low)), max(0.0, float(high)), HEIGHT - BOTTOM, 34, unit)
+    step = (WIDTH - LEFT - RIGHT) / len(drawn)
+    width, marked = max(step - min(2.0, step * 0.2), 0.4), max(1, len(drawn) // 10) if marks_worst else 0
+    base, middle = float(y.place(0.0)), float(y.place(mean))
+    body = svg.grid(Axis(0, 1, LEFT, WIDTH - RIGHT, (), ()), y, x_label)
+    for i, k in enumerate(drawn.tolist()):
+        at, words = float(y.place(float(values[k]))), show(float(values[k]), unit)
+        box = f'x="{LEFT + i * step:.1f}" y="{min(at, base):.1f}" width="{width:.2f}" height="{abs(at - base):.1f}"'
+        name = text(f"{names[k]}: {words}" if names else words)
+        body += f'<rect class="bar{" low" if i < marked else ""}" {box}><title>{name}</title></rect>'
+    body += f'<line class="mean" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{middle:.1f}" y2="{middle:.1f}"/>'
+    body += f'<text class="tick" x="{LEFT + 6}" y="{middle - 5:.1f}">mean {show(mean, unit)}</text>'
+    return svg.frame(title, body)
 
 
 def _drawable(series: Sequence[Series], log_x: bool) -> list[Series]:

@@ -37,12 +37,7 @@ function addRow(name, value, style) {
   tip.append(row);
 }
 
-// Bytes that were compressed (zlib) and written in base64.
-async function inflated(base64) {
-  const packed = Uint8Array.from(atob(base64), letter => letter.charCodeAt(0));
-  return inflatedBytes(packed);
-}
-
+// Bytes that were compressed (zlib).
 async function inflatedBytes(packed) {
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from turnout import __version__
 from turnout.running.charts.svg import packaged, printable
 
-STYLES, SCRIPTS = ("charts.css", "page.css"), ("page.js", "history.js")
+STYLES, SCRIPTS = ("charts.css", "page.css"), ("page.js",)
 
 
 class Figure(NamedTuple):

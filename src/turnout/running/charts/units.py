@@ -86,30 +86,6 @@ def spread(values: Sequence[float], unit: Unit = "number") -> str:
     return f"{mean:,.{digits}f} ± {deviation:.{digits}f}"
 
 
-def fitting(parts: Sequence[str], room: int, between: str = "  ") -> list[str]:
-    """Of some words, those that fit into so many columns together; the last are left out first.
-
-    >>> fitting(["accuracy 91.2 %", "turnout 14/20", "1,348 clients/s"], room=34)
-    ['accuracy 91.2 %', 'turnout 14/20']
-    """
-    kept = [part for part in parts if part]
-    while kept and len(between.join(kept)) > room:
-        kept.pop()
-    return kept
-
-
-def shortened(name: str, room: int) -> str:
-    """A name that fits into so many columns: its beginning and its end.
-
-    >>> shortened("algorithm.local.epochs=1 seed 0", 20)
-    'algorithm.…=1 seed 0'
-    """
-    if len(name) <= room:
-        return name
-    end = (room - 1) // 2
-    return f"{name[: room - 1 - end]}…{name[-end:]}"
-
-
 def sparkline(values: Iterable[float], width: int = 24) -> str:
     """A curve as one line of text; gaps are blank.
 

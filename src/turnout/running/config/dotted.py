@@ -36,16 +36,13 @@ class Code:
     allow       top packages, by name
     below       modules below this folder; None: no code at all, except the packages
     names_only  whether to look names up without importing anything: each then stands for `OWN`
+    known       only these classes and functions, by dotted path: those of an existing experiment
     """
 
     allow: frozenset[str] = frozenset()
     below: Path | None = None
     names_only: bool = False
-
-    @property
-    def checks_roles(self) -> bool:
-        """Whether a part must be derived from its role."""
-        return not self.names_only
+    known: Mapping[str, Any] | None = None
 
     def check(self, dotted: str, path: str) -> None:
         """Refuse a dotted path, at the setting `path`, that is not permitted; imports nothing."""
@@ -75,6 +72,10 @@ class Code:
 
     def named(self, dotted: str, path: str) -> Any:
         """The function or class that a permitted path names; nothing of it has been called."""
+        if self.known is not None:
+            if dotted not in self.known:
+                raise UserError(f"{path}: {dotted} is not a part of this experiment")
+            return self.known[dotted]
         self.check(dotted, path)
         if self.names_only:
             return OWN
@@ -91,31 +92,9 @@ class Code:
         return dataclasses.replace(self, allow=self.allow | {package})
 
 
-class PartsOf:
+def parts_of(experiment: Any) -> Code:
     """The functions and classes of an existing experiment: nothing else is called, nothing is imported."""
-
-    checks_roles = False
-
-    def __init__(self, experiment: Any):
-        self.known = {f"{part.__module__}:{part.__qualname__}": part for part in _makers(experiment)}
-
-    def check(self, dotted: str, path: str) -> None:
-        if dotted not in self.known:
-            raise UserError(f"{path}: {dotted} is not a part of this experiment")
-
-    def named(self, dotted: str, path: str) -> Any:
-        self.check(dotted, path)
-        module, _, name = dotted.partition(":")
-        try:
-            return getattr(sys.modules[module], name)
-        except (KeyError, AttributeError) as error:
-            raise UserError(f"{path}: module {module!r} has nothing called {name!r}") from AttributeError(error)
-
-    def but_allow(self, package: str) -> PartsOf:
-        return self
-
-
-Permission = Code | PartsOf
+    return Code(known={f"{part.__module__}:{part.__qualname__}": part for part in _makers(experiment)})
 
 
 def usual_code() -> Code:

@@ -39,9 +39,7 @@ class Shape(Enum):
     TABLE = auto()  # values by name
     SETTINGS = auto()  # a dataclass with fields of its own
     FUNCTION = auto()
-    SET = auto()
     LITERAL = auto()  # one of a few values
-    NAMED = auto()  # a member of an Enum, by its name
     PLAIN = auto()  # a number, a text, a path, true or false, nothing
     OTHER = auto()  # a class that a file cannot hold
 
@@ -73,12 +71,8 @@ def parsed(hint: Any) -> Hint:
         return Hint(Shape.LIST, arguments[:1] if arguments[1:] == (Ellipsis,) else arguments)
     if origin in (dict, Mapping):
         return Hint(Shape.TABLE, arguments[1:])
-    if origin in (set, frozenset):
-        return Hint(Shape.SET, arguments)
     if origin is typing.Literal:
         return Hint(Shape.LITERAL, arguments)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return Hint(Shape.NAMED)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return Hint(Shape.SETTINGS)
     if origin is Callable or hint is Callable:
@@ -105,15 +99,13 @@ def fits(hint: Any, value: Any) -> bool:
             return len(value) > MANY or len(inside) != 1 or all(fits(inside[0], item) for item in value)
         case Shape.TABLE:
             return isinstance(value, Mapping)
-        case Shape.SET:
-            return isinstance(value, set | frozenset) and all(fits(found.inside[0], item) for item in value)
         case Shape.LITERAL:
             return any(type(option) is type(value) and option == value for option in found.inside)
         case Shape.ROLE if isinstance(hint, type):
             return not isinstance(value, str | numbers.Number | type(None))
         case Shape.ROLE | Shape.FUNCTION:  # a role that is not a class is a function
             return callable(value)
-        case Shape.SETTINGS | Shape.NAMED:
+        case Shape.SETTINGS:
             return isinstance(value, hint)
     return True
 
@@ -132,12 +124,10 @@ def in_words(hint: Any) -> str:
             return f"an object such as {example(hint)}"
         case Shape.ROLE | Shape.FUNCTION:
             return 'a function, as its path "package.module:name"'
-        case Shape.LIST | Shape.SET:
+        case Shape.LIST:
             return "a list"
         case Shape.LITERAL:
             return " or ".join(map(repr, found.inside))
-        case Shape.NAMED:
-            return " or ".join(repr(member.name) for member in hint)
         case Shape.TABLE:
             return "a table"
     return "None" if hint is type(None) else WORDS.get(hint, getattr(hint, "__name__", str(hint)))

@@ -21,7 +21,7 @@ from typing import Any
 from turnout.data.federation import DataSpec
 from turnout.data.partition import Partition
 from turnout.data.sizes import Sizes
-from turnout.errors import UserError, lacking
+from turnout.errors import UserError, lacking, nearest, plain
 from turnout.experiment import AlgorithmSpec
 from turnout.layout import Predicate
 from turnout.models.layers import ModelSpec
@@ -36,6 +36,7 @@ from turnout.parts.server import ServerStep
 from turnout.parts.substitution.base import Substitution
 from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
+from turnout.running.config.dotted import Code
 from turnout.settings import RuntimeSpec
 from turnout.suggestions import kinds_in
 from turnout.tasks import TaskSpec
@@ -108,47 +109,49 @@ SATELLITES: dict[Any, Mapping[str, str]] = {role.protocol: role.satellites for r
 DEFAULT_KINDS = {AlgorithmSpec: "weights"}  # the kind of a table that names none
 
 
-def is_installed(place: str) -> bool:
-    """Whether the satellite of a kind, given as "module:Name", is installed; imports nothing of it."""
-    return importlib.util.find_spec(".".join(place.split(".")[:2])) is not None
-
-
 def load_place(place: str) -> Any:
     """The object at "module:Name"."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
+def satellite_kinds(role: Any) -> dict[str, str]:
+    """The kinds of installed satellites, by name; imports nothing of them."""
+    places = SATELLITES.get(role, {}).items()
+    return {kind: place for kind, place in places if importlib.util.find_spec(".".join(place.split(".")[:2]))}
+
+
 def all_kinds(role: Any) -> dict[str, Maker]:
     """The kinds of a role, those of installed satellites included, which this imports."""
-    places = SATELLITES.get(role, {})
-    return KINDS[role] | {kind: load_place(place) for kind, place in places.items() if is_installed(place)}
+    return KINDS[role] | {kind: load_place(place) for kind, place in satellite_kinds(role).items()}
 
 
 def kind_names(role: Any) -> list[str]:
     """The names of a role's kinds, for messages; imports nothing."""
-    return [*KINDS[role], *(kind for kind, place in SATELLITES.get(role, {}).items() if is_installed(place))]
-
-
-def public_kinds(namespace: str) -> dict[str, Maker]:
-    """The kinds that are public in a namespace of `turnout`, by the name they have in Python.
-
-    >>> public_kinds("sizes"), public_kinds("partition")["IID"].__name__
-    ({}, 'IID')
-    """
-    found: dict[str, Maker] = {}
-    for role in (role for role in ROLES if role.public == namespace):
-        for maker in KINDS[role.protocol].values():
-            if found.setdefault(maker.__name__, maker) is not maker:
-                both = " and ".join(f"{m.__module__}.{m.__name__}" for m in (found[maker.__name__], maker))
-                raise ValueError(f"two kinds have one public name in turnout.{namespace}: {both}: rename one")
-    return found
+    return [*KINDS[role], *satellite_kinds(role)]
 
 
 @functools.cache
 def installed_kinds(role: str) -> dict[str, str]:
     """The dotted paths of a role's entry points, by name; nothing of their packages is imported."""
     return {entry.name: entry.value for entry in entry_points(group=f"turnout.{role}")}
+
+
+def find(role: Any, kind: str, path: str, code: Code) -> Any:
+    """The class or function that a kind, an entry point or a permitted dotted path stands for."""
+    if kind in KINDS[role]:
+        return KINDS[role][kind]
+    if (place := satellite_kinds(role).get(kind)) is not None:
+        return load_place(place)
+    installed = installed_kinds(ROLE_NAMES[role])
+    dotted = installed.get(kind, kind)
+    if ":" not in dotted:
+        others = [ROLE_NAMES[other] for other in KINDS if plain(kind) in map(plain, kind_names(other))]
+        known = [f"it is a kind of {other}" for other in others] + [nearest(kind, [*kind_names(role), *installed])]
+        raise UserError(f"{path}: there is no {ROLE_NAMES[role]} of kind {kind!r}: {'; '.join(known)}")
+    if dotted in installed.values():
+        code = code.but_allow(dotted.partition(":")[0].partition(".")[0])
+    return code.named(dotted, path)
 
 
 def check_plays(role: Any, thing: Any, dotted: str, path: str) -> None:
@@ -177,13 +180,11 @@ def name_of(role: Any, thing: Any) -> str:
     ours = KINDS.get(role, {})
     is_part = any(isinstance(known, type) and isinstance(thing, known) for known in ours.values())
     maker = thing if callable(thing) and not is_part else type(thing)
-    for kind, known in ours.items():
-        if known is maker and len(kind) > 1:
-            return kind
     dotted = _dotted(maker)
-    for kind, place in SATELLITES.get(role, {}).items():
-        if place == dotted:
-            return kind
+    names = [kind for kind, known in ours.items() if known is maker and len(kind) > 1]
+    names += [kind for kind, place in SATELLITES.get(role, {}).items() if place == dotted]
+    if names:
+        return names[0]
     for kind, place in (installed_kinds(ROLE_NAMES[role]) if role in KINDS else {}).items():
         module, _, name = place.partition(":")
         if getattr(sys.modules.get(module), name, None) is maker:

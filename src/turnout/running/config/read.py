@@ -1,4 +1,4 @@
-"""Experiments from TOML, and single settings from the command line; write.py is the way back.
+"""Experiments from TOML; write.py is the way back.
 
 The dataclasses' own type hints (hints.py) drive everything: a table becomes the object its field is annotated with, a
 role (a protocol with several implementations) is chosen by `kind`, and an unknown key is an error with the nearest
@@ -11,7 +11,6 @@ import dataclasses
 import inspect
 import re
 import tomllib
-import typing
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,14 +18,13 @@ from typing import Any
 
 from torch import nn
 
-from turnout.errors import Absent, UserError, lacking, nearest
+from turnout.errors import SYNONYMS, Absent, UserError, near, nearest
 from turnout.experiment import Experiment
 from turnout.machine.checksums import check_text
 from turnout.models import ModelSpec
-from turnout.running.config.catalogue import find, meant
-from turnout.running.config.dotted import OWN, Code, Permission, usual_code
+from turnout.running.config.dotted import OWN, Code, usual_code
 from turnout.running.config.hints import Shape, fits, in_words, nothing, parsed, required, settable, takes_any
-from turnout.running.config.kinds import DEFAULT_KINDS, ROLE_NAMES, check_plays, is_kind, kind_names
+from turnout.running.config.kinds import DEFAULT_KINDS, check_plays, find, is_kind, kind_names
 from turnout.running.config.write import OWN_OBJECT
 from turnout.running.config.write import to_toml as to_toml
 
@@ -56,13 +54,10 @@ def parse_table(text: str, where: str) -> dict[str, Any]:
     """A TOML text as tables. `where`: the name of the text in messages."""
     try:
         table = tomllib.loads(text)
-        _check_numbers(table, where)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is not valid TOML: {error}") from error
-    except UserError:
-        raise
-    except ValueError as error:  # Python refuses numbers with thousands of digits
-        raise UserError(f"{where} has a number with thousands of digits: a whole number has at most 19") from error
+    if any(isinstance(leaf, int) and leaf.bit_length() > BITS for leaf in leaves(table)):
+        raise UserError(f"{where} has a whole number that is too large: it may be at most {2**BITS - 1}")
     return table
 
 
@@ -77,17 +72,16 @@ def parse_value(text: str) -> Any:
     return parse_table(f"value = {text}", f"{text[:40]}{'...' * (len(text) > 40)}")["value"]
 
 
-def _check_numbers(value: Any, where: str, path: str = "") -> None:
-    """Refuse whole numbers that are too large, at any depth."""
-    if isinstance(value, int) and value.bit_length() > BITS:
-        name = f"{where}: {path}" if path and path != "value" else where
-        raise UserError(f"{name} is a whole number of {value.bit_length()} bits: it may be at most {2**BITS - 1}")
-    if isinstance(value, Mapping | list):
-        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-            _check_numbers(item, where, f"{path}.{key}" if path else str(key))
+def leaves(value: Any) -> Iterator[Any]:
+    """The values in nested tables and lists that are neither."""
+    if isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from leaves(item)
+    else:
+        yield value
 
 
-def load(path: str | Path, code: Permission | None = None) -> Experiment:
+def load(path: str | Path, code: Code | None = None) -> Experiment:
     """Read an experiment file that holds one experiment."""
     table = read_file(path)
     if "variants" in table:
@@ -95,7 +89,7 @@ def load(path: str | Path, code: Permission | None = None) -> Experiment:
     return from_table(table, code)
 
 
-def from_table(table: Mapping[str, Any], code: Permission | None = None) -> Experiment:
+def from_table(table: Mapping[str, Any], code: Code | None = None) -> Experiment:
     """An experiment from nested tables.
 
     >>> from_table({"rounds": 3, "algorithm": {"weighting": "A"}}).algorithm.weighting
@@ -105,60 +99,34 @@ def from_table(table: Mapping[str, Any], code: Permission | None = None) -> Expe
 
 
 def open_table(table: Mapping[str, Any]) -> Experiment:
-    """The experiment of a run that is opened to read its records or weights: parts that cannot be built are `Absent`.
+    """The experiment of a run that is opened to read its records or model: sections that cannot be built are `Absent`.
 
     >>> open_table({"rounds": 3, "model": "<source 0123456789abcdef>"}).rounds
     3
     """
-    try:
-        return from_table(table)
-    except UserError:
-        if table.keys() - settable(Experiment).keys():
-            raise
-    found: Experiment = _open(Experiment, table, "")
-    return found
-
-
-def _open(kind: Any, table: Mapping[str, Any], path: str) -> Any:
-    hints = settable(kind)
-    if unknown := table.keys() - hints.keys():
-        raise UserError(f"unknown settings {', '.join(f'{path}{name}' for name in sorted(unknown))}")
-    arguments: dict[str, Any] = {}
+    hints, found = settable(Experiment), {}
+    if table.keys() - hints.keys():
+        return from_table(table)  # which names them
     for name, value in table.items():
-        here = f"{path}{name}"
         try:
-            arguments[name] = build(hints[name], value, here)
+            found[name] = build(hints[name], value, name)
         except UserError as mistake:
-            arguments[name] = Absent(str(mistake))
-            if parsed(hints[name]).shape is Shape.SETTINGS and isinstance(value, Mapping):
-                try:
-                    arguments[name] = _open(hints[name], value, f"{here}.")
-                except UserError as inner:
-                    arguments[name] = Absent(str(inner))
-    return kind(**arguments)
+            found[name] = Absent(str(mistake))
+    return Experiment(**found)
 
 
-def build(hint: Any, value: Any, path: str, code: Permission | None = None) -> Any:
+def build(hint: Any, value: Any, path: str, code: Code | None = None) -> Any:
     """A value of the hinted type from what TOML gave, or an error that says where.
 
     All dotted paths are looked up before the first is imported. `code`: which are permitted (default: `usual_code`).
     """
     code = code or usual_code()
-    if isinstance(code, Code) and any(":" in text for text in texts(value)):
+    if code.known is None and any(isinstance(leaf, str) and ":" in leaf for leaf in leaves(value)):
         _build(hint, value, path, dataclasses.replace(code, names_only=True))
     return _build(hint, value, path, code)
 
 
-def texts(value: Any) -> Iterator[str]:
-    """The texts in nested tables and lists."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from texts(item)
-
-
-def _build(hint: Any, value: Any, path: str, code: Permission) -> Any:
+def _build(hint: Any, value: Any, path: str, code: Code) -> Any:
     if isinstance(value, str) and re.fullmatch(OWN_OBJECT, value) and hint is not str:
         raise UserError(
             f"{path} was an object of your own ({value}), which a file can name but not hold: give the experiment in "
@@ -171,18 +139,15 @@ def _build(hint: Any, value: Any, path: str, code: Permission) -> Any:
         case Shape.CHOICE:
             return _build_choice(hint, value, path, code)
         case Shape.LIST if isinstance(value, list | tuple):
-            return _items(tuple, found.inside[0], value, path, code)
+            built = tuple(_build(found.inside[0], item, f"{path}.{i}", code) for i, item in enumerate(value))
+            return OWN if any(item is OWN for item in built) else built
         case Shape.LIST if parsed(found.inside[0]).shape is Shape.ROLE:  # one part without a list
-            built = _build(found.inside[0], value, path, code)
-            return OWN if built is OWN else (built,)
+            part = _build(found.inside[0], value, path, code)
+            return OWN if part is OWN else (part,)
         case Shape.TABLE if isinstance(value, dict):
             table = {name: _build(found.inside[0], item, f"{path}.{name}", code) for name, item in value.items()}
             return OWN if any(item is OWN for item in table.values()) else table
-        case Shape.SET if isinstance(value, list | tuple | set | frozenset):
-            return _items(typing.get_origin(hint), found.inside[0], value, path, code)
-        case Shape.NAMED if isinstance(value, str) and value in hint.__members__:
-            return hint[value]
-        case Shape.LITERAL | Shape.NAMED if fits(hint, value):
+        case Shape.LITERAL if fits(hint, value):
             return value
         case Shape.SETTINGS:
             return _build_fields(hint, value, path, code)
@@ -197,25 +162,17 @@ def _build(hint: Any, value: Any, path: str, code: Permission) -> Any:
     raise UserError(f"{path} must be {in_words(hint)}, not {value!r}")
 
 
-def _items(kind: Any, hint: Any, values: Any, path: str, code: Permission) -> Any:
-    built = [_build(hint, item, f"{path}.{i}", code) for i, item in enumerate(values)]
-    return OWN if any(item is OWN for item in built) else kind(built)
-
-
-def _build_role(role: Any, value: Any, path: str, code: Permission) -> Any:
+def _build_role(role: Any, value: Any, path: str, code: Code) -> Any:
     if isinstance(value, str):
         value = {"kind": value}
     if value is None or isinstance(value, bool | int | float | list):
         raise UserError(f"{path} must be a kind or a table with one, not {value!r}: {nearest('', kind_names(role))}")
     if not isinstance(value, dict):
         return value  # an object given in Python
-    if role in DEFAULT_KINDS:
-        value = {"kind": DEFAULT_KINDS[role]} | value
-    if "kind" not in value:
+    kind = value.get("kind", DEFAULT_KINDS.get(role))
+    if not isinstance(kind, str):
         raise UserError(f'{path} needs a kind: {path}.kind = "..." {nearest("", kind_names(role))}')
-    if not isinstance(value["kind"], str):
-        raise UserError(f"{path}.kind must be a text, not {value['kind']!r}: {nearest('', kind_names(role))}")
-    maker = find(role, value["kind"], path, code)
+    maker = find(role, kind, path, code)
     rest = {name: item for name, item in value.items() if name != "kind"}
     if maker is OWN:
         return OWN
@@ -224,24 +181,22 @@ def _build_role(role: Any, value: Any, path: str, code: Permission) -> Any:
     return _build_part(role, maker, rest, path, code)
 
 
-def _build_own(role: Any, maker: Any, settings: dict[str, Any], path: str, code: Permission) -> Any:
+def _build_own(role: Any, maker: Any, settings: dict[str, Any], path: str, code: Code) -> Any:
     """A part from a class or function of the user's own; it must be declared to play the role."""
     dotted = f"{maker.__module__}:{maker.__qualname__}"
     is_spec = inspect.isclass(maker) and not issubclass(maker, nn.Module) and hasattr(maker, "build")
     if role is ModelSpec and not is_spec:  # it makes a module, which is checked when the model is built
         arguments = _arguments(maker, settings, path, code)
         return partial(maker, **arguments) if arguments else maker
-    if code.checks_roles and inspect.isclass(maker):
+    if code.known is None and inspect.isclass(maker):
         check_plays(role, maker, dotted, path)
     part = _build_part(role, maker, settings, path, code)
-    if code.checks_roles:
+    if code.known is None:
         check_plays(role, part, dotted, path)
-    elif missing := lacking(part, role):
-        raise UserError(f"{path}: {dotted} is not a {ROLE_NAMES[role]}, it lacks {', '.join(missing)}")
     return part
 
 
-def _build_part(role: Any, maker: Any, settings: dict[str, Any], path: str, code: Permission) -> Any:
+def _build_part(role: Any, maker: Any, settings: dict[str, Any], path: str, code: Code) -> Any:
     is_part = not isinstance(role, type) and not inspect.isclass(maker) and bool(required(maker))
     if is_part and settings:
         raise UserError(
@@ -250,7 +205,7 @@ def _build_part(role: Any, maker: Any, settings: dict[str, Any], path: str, code
     return maker if is_part else _build_fields(maker, settings, path, code)
 
 
-def _build_choice(hint: Any, value: Any, path: str, code: Permission) -> Any:
+def _build_choice(hint: Any, value: Any, path: str, code: Code) -> Any:
     options = parsed(hint).inside
     wanted = [o for o in options if o is not type(None)]
     none = nothing(hint)  # "none", or false
@@ -269,7 +224,7 @@ def _build_choice(hint: Any, value: Any, path: str, code: Permission) -> Any:
     raise mistakes[0]
 
 
-def _build_fields(maker: Any, value: Any, path: str, code: Permission) -> Any:
+def _build_fields(maker: Any, value: Any, path: str, code: Code) -> Any:
     if not isinstance(value, dict):
         if isinstance(maker, type) and isinstance(value, maker):
             return value
@@ -281,7 +236,7 @@ def _build_fields(maker: Any, value: Any, path: str, code: Permission) -> Any:
     return OWN if any(argument is OWN for argument in arguments.values()) else maker(**arguments)
 
 
-def _arguments(maker: Any, value: dict[str, Any], path: str, code: Permission) -> dict[str, Any]:
+def _arguments(maker: Any, value: dict[str, Any], path: str, code: Code) -> dict[str, Any]:
     """The settings of a class or function, each of the type that it is annotated with."""
     hints, arguments = settable(maker), {}
     for name, item in value.items():
@@ -292,49 +247,34 @@ def _arguments(maker: Any, value: dict[str, Any], path: str, code: Permission) -
     return arguments
 
 
-def with_setting(experiment: Experiment, setting: str) -> Experiment:
-    """One `a.b.c=value` from the command line, applied.
+def meant(name: str, part: Any, path: str = "") -> str:
+    """A hint for a setting that a part (or a kind's default) does not have; `path` leads to the part.
 
-    >>> with_setting(Experiment(), "algorithm.local.optimizer.lr=0.5").algorithm.local.optimizer.lr
-    0.5
+    >>> from turnout.experiment import Algorithm
+    >>> meant("lr", Algorithm, "algorithm")
+    'did you mean algorithm.local.optimizer.lr or algorithm.server.lr?'
     """
-    path, equals, text = setting.partition("=")
-    if not equals or not path.strip() or not text.strip():
-        raise UserError(f"--set {setting}: write it as path=value, such as --set algorithm.local.epochs=5")
-    return with_value(experiment, path.strip(), parse_value(text.strip()))
+    here = list(settable(part if isinstance(part, type) or callable(part) else type(part)))
+    if not here:
+        return "it has no settings"
+    if isinstance(part, type):
+        try:
+            part = part()
+        except (TypeError, UserError):  # it needs settings
+            part = None
+    below = dict(_below(part, path))
+    wanted = {name, SYNONYMS.get(name, name)}
+    places = [place for place, known in below.items() if known in wanted]
+    if not places and not near(name, here):
+        alike = near(name, set(below.values()))
+        places = [place for place, known in below.items() if known in alike[:1]]
+    return f"did you mean {' or '.join(places[:2])}?" if places else nearest(name, here)
 
 
-def with_value(thing: Any, path: str, value: Any, above: str = "") -> Any:
-    """The object with one setting replaced, by dotted path; a role's `kind` replaces the whole part."""
-    name, _, rest = path.partition(".")
-    here = f"{above}.{name}" if above else name
-    if isinstance(thing, tuple):
-        if not name.isdigit() or int(name) >= len(thing) or not rest:
-            raise UserError(
-                f"{here}: give the number of one of the {len(thing)} entries and a setting, such as terms.0.mu"
-            )
-        i = int(name)
-        return (*thing[:i], with_value(thing[i], rest, value, here), *thing[i + 1 :])
-    hints, now = settings_of(thing, here, above)
-    if name not in hints:
-        raise UserError(f"unknown setting {here}: {meant(name, thing, above)}")
-    whole = rest in ("", "kind")
-    changed = build(hints[name], value, here) if whole else with_value(now.get(name), rest, value, here)
-    return replaced(thing, {name: changed})
-
-
-def settings_of(thing: Any, here: str, above: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings that a part may have, with their hints, and their present values."""
-    if isinstance(thing, partial):  # of a function that makes a model
-        return settable(thing.func), thing.keywords
-    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        raise UserError(
-            f"{here}: {above} has no settings of its own here; give it a kind first, --set {above}.kind=..."
-        )
-    hints = settable(type(thing))
-    return hints, {name: getattr(thing, name) for name in hints}
-
-
-def replaced(thing: Any, changes: Mapping[str, Any]) -> Any:
-    """A part with some of its settings replaced."""
-    return partial(thing, **changes) if isinstance(thing, partial) else dataclasses.replace(thing, **changes)
+def _below(part: Any, path: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """(path, name) of the settings of the parts inside a part, in the order of its fields."""
+    for name in settable(type(part)) if dataclasses.is_dataclass(part) and not isinstance(part, type) else ():
+        here = f"{path}.{name}".lstrip(".")
+        if depth:
+            yield here, name
+        yield from _below(getattr(part, name), here, depth + 1)

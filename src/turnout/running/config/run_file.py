@@ -13,18 +13,19 @@ import math
 import re
 import tomllib
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from turnout.errors import Absent, UserError, check_part
 from turnout.experiment import Experiment
-from turnout.running.config.dotted import PartsOf
+from turnout.running.config.dotted import parts_of
 from turnout.running.config.hints import MANY, Shape, example, fits, in_words, parsed, settable
-from turnout.running.config.read import from_table, read_file, texts
-from turnout.running.config.write import OWN_OBJECT, table_to_toml, to_table, to_toml, without_defaults
+from turnout.running.config.read import from_table, leaves, read_file
+from turnout.running.config.write import OWN_OBJECT, to_table, to_toml
 
 FREE_TO_CHANGE = ("rounds", "stop", "title", "track", "runtime")  # what may differ when a run is resumed
 
@@ -58,10 +59,9 @@ def check_reads_back(experiment: Experiment) -> None:
     """Refuse an experiment whose file would give other settings; warn about one whose file cannot be read."""
     table = tomllib.loads(to_toml(experiment))
     try:
-        again = from_table(table, PartsOf(experiment))
+        again = from_table(table, parts_of(experiment))
     except UserError as mistake:
-        nowhere = isinstance(mistake.__cause__, ImportError | AttributeError)  # a class that only this program has
-        if not nowhere and not any(re.fullmatch(OWN_OBJECT, text) for text in texts(table)):
+        if not any(re.fullmatch(OWN_OBJECT, str(leaf)) for leaf in leaves(table)):
             warnings.warn(
                 f"the run's own file, experiment.toml, cannot be read back ({mistake}): the run can be resumed only "
                 "from Python, with this experiment",
@@ -72,7 +72,7 @@ def check_reads_back(experiment: Experiment) -> None:
         if not (isinstance(found, str) and re.fullmatch(OWN_OBJECT, found)):
             raise UserError(
                 f"{path} is {given!r}, but the run's own file would give it back as {found!r}, and the run could not "
-                "be resumed: annotate the setting with its type (number, text, list, table, Literal, Enum, dataclass)"
+                "be resumed: annotate the setting with its type (number, text, list, table, Literal, dataclass)"
             )
 
 
@@ -96,22 +96,13 @@ def _differing(a: Any, b: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 
 def lasting(experiment: Experiment) -> dict[str, Any]:
     """The settings that identify a run: those that may not change when it is resumed."""
-    table = without_defaults(experiment, to_table(experiment))
-    return {name: value for name, value in table.items() if name not in FREE_TO_CHANGE}
+    return {name: value for name, value in to_table(experiment).items() if name not in FREE_TO_CHANGE}
 
 
-def changed_settings(path: Path, experiment: Experiment) -> list[str]:
-    """The settings of an experiment that differ from a run's file, without those that may change."""
-    return [name for name in new_settings(path, experiment) if name.split(".")[0] not in FREE_TO_CHANGE]
-
-
-def new_settings(path: Path, experiment: Experiment) -> list[str]:
-    """The settings of an experiment that differ from a run's file, without title and runtime."""
-    table = read_file(path)
-    with suppress(UserError):  # add the settings that an earlier version did not have
-        table = tomllib.loads(to_toml(from_table(table, PartsOf(experiment))))
-    differences = _differences(table, tomllib.loads(to_toml(experiment)))
-    return [name for name in differences if name.split(".")[0] not in ("title", "runtime")]
+def changed_settings(path: Path, experiment: Experiment, free: Collection[str] = FREE_TO_CHANGE) -> list[str]:
+    """The settings of an experiment that differ from a run's file, without those that are free to change."""
+    differences = _differences(read_file(path), tomllib.loads(to_toml(experiment)))
+    return [name for name in differences if name.split(".")[0] not in free]
 
 
 def check_same(path: Path, experiment: Experiment) -> str | None:
@@ -127,7 +118,7 @@ def check_same(path: Path, experiment: Experiment) -> str | None:
         )
     after = {name: value for name, value in now.items() if name != "runtime"}
     after |= {"runtime": before["runtime"]} if "runtime" in before else {}
-    return table_to_toml(after) if after != before else None
+    return tomli_w.dumps(after) if after != before else None
 
 
 def _differences(a: Any, b: Any, path: str = "") -> list[str]:

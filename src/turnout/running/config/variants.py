@@ -1,4 +1,6 @@
-"""Variants in an experiment file: each `[variants.NAME]` is a set of settings that belong together.
+"""Changed experiments: single settings of a command line, and the variants of a file.
+
+Each `[variants.NAME]` of a file is a set of settings that belong together:
 
     [variants.fedavg]              # the file as it is
 
@@ -6,9 +8,8 @@
     algorithm.terms = ["scaffold"]
     algorithm.local.optimizer.lr = 0.05
 
-A path may be written as TOML's dotted keys, in quotes, or as tables in tables: all mean the same. A table with a `kind`
-replaces a whole part, a table without changes some settings of it. All settings of an object change at once, so that
-settings that are valid only together (`epochs = "none"`, `steps = 7`) can change together.
+A table with a `kind` replaces a whole part, a table without changes some settings of it. All settings of an object
+change at once, so that settings that are valid only together (`epochs = "none"`, `steps = 7`) can change together.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from turnout.errors import UserError, nearest
+from turnout.errors import UserError
 from turnout.experiment import Experiment
-from turnout.running.config.read import build, from_table, replaced, settings_of
+from turnout.running.config.hints import settable
+from turnout.running.config.read import build, from_table, meant, parse_value
 
 SECTION = "variants"
 
@@ -44,61 +46,55 @@ def variants_in(table: Mapping[str, Any]) -> dict[str, Experiment]:
         if not isinstance(settings, dict):
             raise UserError(f"{where} is a table of settings, [{where}], not {settings!r}")
         try:
-            changes = nested(settings)
-            if "seed" in changes:
+            if "seed" in settings:
                 raise UserError("seeds are common to all variants: --seeds N repeats them")
-            found[name] = with_table(base, changes)
+            found[name] = with_table(base, settings)
         except UserError as mistake:
             raise UserError(f"{where}: {mistake}") from mistake
     return found
 
 
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys with dots in them as tables in tables.
+def with_setting(experiment: Experiment, setting: str) -> Experiment:
+    """One `a.b.c=value` from the command line, applied.
 
-    >>> nested({"a.b": 1, "a": {"c": 2}})
-    {'a': {'b': 1, 'c': 2}}
+    >>> with_setting(Experiment(), "algorithm.local.optimizer.lr=0.5").algorithm.local.optimizer.lr
+    0.5
     """
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        _put(found, key, value, "")
+    path, equals, text = setting.partition("=")
+    if not equals or not path.strip() or not text.strip():
+        raise UserError(f"--set {setting}: write it as path=value, such as --set algorithm.local.epochs=5")
+    return with_value(experiment, path.strip(), parse_value(text.strip()))
+
+
+def with_value(experiment: Experiment, path: str, value: Any) -> Experiment:
+    """The experiment with one setting replaced, by dotted path; a role's `kind` replaces the whole part."""
+    if value == {}:
+        raise UserError(f"{path} needs a kind, or settings to change")
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    found: Experiment = with_table(experiment, value)
     return found
-
-
-def _put(table: dict[str, Any], key: str, value: Any, above: str) -> None:
-    name, _, rest = key.partition(".")
-    here = f"{above}.{name}" if above else name
-    inner = {rest: value} if rest else value
-    if isinstance(inner, dict) and isinstance(table.setdefault(name, {}), dict):
-        for inside, item in inner.items():
-            _put(table[name], inside, item, here)
-    elif name in table:
-        raise UserError(f"{here} is given twice: keep one of them")
-    else:
-        table[name] = inner
 
 
 def with_table(thing: Any, changes: Mapping[str, Any], above: str = "") -> Any:
     """The object with some settings replaced, all at once; tables in tables go down to its parts."""
-    hints, now = settings_of(thing, above, above)
-    changed = {}
+    if isinstance(thing, tuple):  # settings of single entries, by number: `algorithm.terms.0.mu = 0.5`
+        numbers = [str(i) for i in range(len(thing))]
+        for number, item in changes.items():
+            if number not in numbers or not isinstance(item, dict):
+                raise UserError(
+                    f"{above}.{number}: give the number of one of the {len(thing)} entries and a setting, such as "
+                    "terms.0.mu, or the whole list"
+                )
+        return tuple(with_table(item, changes.get(str(i), {}), f"{above}.{i}") for i, item in enumerate(thing))
+    function = isinstance(thing, partial)  # which makes a model
+    hints, changed = settable(thing.func if function else type(thing)), {}
     for name, value in changes.items():
         here = f"{above}.{name}" if above else name
         if name not in hints:
-            raise UserError(f"unknown setting {here}: {nearest(name, hints)}")
-        part = now.get(name)
-        is_part = isinstance(part, partial) or (dataclasses.is_dataclass(part) and not isinstance(part, type))
-        if not isinstance(value, dict) or "kind" in value or not (isinstance(part, tuple) or is_part):
-            changed[name] = build(hints[name], value, here)
-        elif isinstance(part, tuple):  # settings of single entries, by number: `algorithm.terms.0.mu = 0.5`
-            for number, item in value.items():
-                if not number.isdigit() or int(number) >= len(part) or not isinstance(item, dict):
-                    raise UserError(
-                        f"{here}.{number}: {here} has {len(part)} entries here; give the number of one and a setting, "
-                        "such as terms.0.mu, or the whole list"
-                    )
-            changed[name] = tuple(with_table(item, value[str(i)], f"{here}.{i}") if str(i) in value else item
-                                  for i, item in enumerate(part))  # fmt: skip
-        else:
-            changed[name] = with_table(part, value, here)
-    return replaced(thing, changed)
+            raise UserError(f"unknown setting {here}: {meant(name, thing, above)}")
+        part = thing.keywords.get(name) if function else getattr(thing, name)
+        is_part = isinstance(part, partial | tuple) or (dataclasses.is_dataclass(part) and not isinstance(part, type))
+        some = isinstance(value, dict) and "kind" not in value and is_part
+        changed[name] = with_table(part, value, here) if some else build(hints[name], value, here)
+    return partial(thing, **changed) if function else dataclasses.replace(thing, **changed)

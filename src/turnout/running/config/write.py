@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from turnout.machine.checksums import content
 from turnout.running.config.hints import nothing, role_in, settable
 from turnout.running.config.kinds import name_of
 
-Remark = Callable[[tuple[str, ...], str, Any], str]  # (the tables around a setting, its name, its value) -> a comment
 OWN_OBJECT = r"<\w+ [0-9a-f]{16}>"  # how a file names an object that only a program has
 
 
@@ -36,8 +34,6 @@ def to_table(thing: Any, role: Any = None) -> Any:
         raise UserError(thing.why)
     if isinstance(thing, np.generic):
         thing = thing.item()
-    if isinstance(thing, Enum):
-        return thing.name
     if isinstance(thing, Tensor | nn.Module):
         return f"<{type(thing).__name__} {_hash(thing)}>"
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
@@ -62,36 +58,14 @@ def to_table(thing: Any, role: Any = None) -> Any:
         return name_of(role, thing) if _has_path(thing) else f"<source {_hash(thing)}>"
     if isinstance(thing, Path):
         return str(thing)
-    return (
-        thing if thing is None or isinstance(thing, str | int | float) else f"<{type(thing).__name__} {_hash(thing)}>"
-    )
+    if thing is None or isinstance(thing, str | int | float):
+        return thing
+    return f"<{type(thing).__name__} {_hash(thing)}>"
 
 
 def _has_path(thing: Any) -> bool:
     """Whether a file can name a function or class by its dotted path."""
     return "<" not in getattr(thing, "__qualname__", "<")
-
-
-def without_defaults(thing: Any, table: Any) -> Any:
-    """An object's table without the settings that have their default value.
-
-    >>> from turnout.models import MLP
-    >>> without_defaults(MLP(50), to_table(MLP(50)))
-    {'hidden': [50]}
-    """
-    if isinstance(table, list) and isinstance(thing, list | tuple):
-        return [without_defaults(*pair) for pair in zip(thing, table, strict=True)]
-    if not isinstance(table, dict) or not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        return table
-    hints, usual = settable(type(thing)), set()
-    for field in dataclasses.fields(thing):
-        made = field.default_factory
-        default = field.default if made is dataclasses.MISSING else made()
-        if field.name in hints and default is not dataclasses.MISSING and field.name in table:
-            usual |= {field.name} if table[field.name] == to_table(default, role_in(hints[field.name])) else set()
-    return {
-        name: without_defaults(getattr(thing, name, None), value) for name, value in table.items() if name not in usual
-    }
 
 
 def _hash(thing: Any) -> str:
@@ -123,59 +97,15 @@ def _hash(thing: Any) -> str:
 
 def to_toml(experiment: Experiment) -> str:
     """The exact experiment as a TOML text."""
-    return table_to_toml(to_table(experiment))
-
-
-def table_to_toml(table: Mapping[str, Any], remark: Remark | None = None) -> str:
-    """Nested tables as text, every table under a heading of its own; `remark` may add a comment after a setting.
-
-    tomli-w writes names and values. The headings are placed here: it would write short tables and lists of them in
-    one line, and plain lists over several.
-
-    >>> print(table_to_toml({"a": {"top 5": [1, 2], "b": [{"c": "x"}]}}), end="")
-    <BLANKLINE>
-    [a]
-    "top 5" = [1, 2]
-    <BLANKLINE>
-    [[a.b]]
-    c = "x"
-    """
-    return "\n".join(_lines(table, (), remark or (lambda path, name, value: ""))) + "\n"
-
-
-def _lines(table: Mapping[str, Any], path: tuple[str, ...], remark: Remark) -> list[str]:
-    plain = {name: value for name, value in table.items() if not _is_table(value)}
-    lines = [f"{key(name)} = {scalar(value)}{remark(path, name, value)}" for name, value in plain.items()]
-    for name, value in table.items():
-        here = (*path, name)
-        heading = ".".join(map(key, here))
-        if isinstance(value, dict):
-            lines += ["", f"[{heading}]", *_lines(value, here, remark)]
-        elif _is_table(value):
-            for item in value:
-                lines += ["", f"[[{heading}]]", *_lines(item, here, remark)]
-    return lines
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict) or (
-        isinstance(value, list) and bool(value) and all(isinstance(i, dict) for i in value)
-    )
-
-
-def key(name: str) -> str:
-    """A name as TOML: bare if possible, else in quotes."""
-    return tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
+    return tomli_w.dumps(to_table(experiment))
 
 
 def scalar(value: Any) -> str:
     """A value as TOML, in one line.
 
-    >>> scalar([1, 0.5, True, "a", {"b": []}])
-    '[1, 0.5, true, "a", {b = []}]'
+    >>> scalar([1, 0.5, True, "a"])
+    '[1, 0.5, true, "a"]'
     """
     if isinstance(value, list):
         return "[" + ", ".join(map(scalar, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key(name)} = {scalar(item)}" for name, item in value.items()) + "}"
     return tomli_w.dumps({"value": value}).removeprefix("value = ").removesuffix("\n")

@@ -70,8 +70,7 @@ def read_checkpoint(path: Path, fingerprint: str, like: State) -> Checkpoint:
     tensors, about = load_tensors(path, then := start_over(path.parent))
     if about.get("format") != FORMAT:
         raise UserError(f"{path} is not a checkpoint of this version of turnout: use another --out folder")
-    before_first_values = fingerprint.partition("-")[0]  # as an earlier version wrote it
-    if about.get("fingerprint") not in (fingerprint, before_first_values):
+    if about.get("fingerprint") != fingerprint:
         raise UserError(
             f"{path} belongs to other data or another model than this experiment's: use another --out folder, or run "
             "the folder's own experiment.toml"
@@ -83,7 +82,7 @@ def read_checkpoint(path: Path, fingerprint: str, like: State) -> Checkpoint:
         if not all(isinstance(name, str) and PurePath(name).name == name for name in names):
             raise ValueError("it names files elsewhere")
         return Checkpoint(int(about["round"]), state, fingerprint, names)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # an older version, without a checksum
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # written by hand, without a checksum
         raise Damaged(path, repr(error), then) from error
 
 

@@ -3,63 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
 from turnout.errors import UserError
 from turnout.machine.checksums import Damaged, read_json
-from turnout.running.records.records import Records
-from turnout.running.records.runs import FILE, FoundRun, RunRecords, Runs
+from turnout.running.records.records import FILE, Records
+from turnout.running.records.runs import FoundRun, RunRecords, Runs
 
 NAME = "runs.json"
 THEN = "the runs in the folders around it are intact; the command that made them, with --resume, writes the list again"
-
-
-@dataclass(frozen=True)
-class RunEntry:
-    """One of the runs.
-
-    variant  the name of its experiment
-    seed     its seed
-    path     its folder, below the folder of the list
-    """
-
-    variant: str
-    seed: int
-    path: str
-
-
-@dataclass(frozen=True)
-class RunList:
-    """The runs of a folder.
-
-    title  their common title
-    runs   in the order made
-    named  a target and a metric, if a user has added them
-    """
-
-    title: str
-    runs: tuple[RunEntry, ...]
-    named: dict[str, Any] = field(default_factory=dict)
-
-
-def read_run_list(folder: Path) -> RunList:
-    """The list of a folder; refuses one that is damaged or names folders elsewhere."""
-    path = folder / NAME
-    found = read_json(path, THEN)
-    try:
-        runs = tuple(RunEntry(str(e["variant"]), int(e["seed"]), str(e["path"])) for e in found["runs"])
-        for below in (PurePath(run.path) for run in runs):  # runs are written there, and the list may be a stranger's
-            if below.is_absolute() or ".." in below.parts:
-                raise UserError(f"{path} lists a run outside its folder ({below}): it cannot be resumed; make it again")
-        named = {key: found[key] for key in ("target", "metric") if found.get(key) is not None}
-        return RunList(str(found.get("title") or folder.absolute().name), runs, named)
-    except UserError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        like = '{"title": ..., "runs": [{"variant": ..., "seed": ..., "path": ...}]}'
-        raise Damaged(path, f"it is not a list of runs, {like}: {error!r}", THEN) from error
 
 
 @dataclass(frozen=True)
@@ -67,41 +21,56 @@ class FoundRuns:
     """The runs of a folder.
 
     title    what they are called together
-    runs     those with records, in the order listed
+    runs     in the order listed
     single   the folder is a run itself
     waiting  those that are listed and have no records yet
-    named    a target and a metric, where `runs.json` names them
+    named    a target and a metric, where a user has added them to `runs.json`
     """
 
     title: str
     runs: list[FoundRun]
-    single: bool
+    single: bool = False
     waiting: list[FoundRun] = field(default_factory=list)
     named: dict[str, Any] = field(default_factory=dict)
+
+
+def read_run_list(folder: Path) -> FoundRuns:
+    """The list of a folder; refuses one that is damaged or names folders elsewhere."""
+    path = folder / NAME
+    found = read_json(path, THEN)
+    try:
+        runs = [FoundRun(str(e["variant"]), int(e["seed"]), folder / str(e["path"])) for e in found["runs"]]
+        for below in (PurePath(str(e["path"])) for e in found["runs"]):  # written to, and the list may be a stranger's
+            if below.is_absolute() or ".." in below.parts:
+                raise UserError(f"{path} lists a run outside its folder ({below}): it cannot be resumed; make it again")
+        named = {key: found[key] for key in ("target", "metric") if found.get(key) is not None}
+        return FoundRuns(str(found.get("title") or folder.absolute().name), runs, named=named)
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        like = '{"title": ..., "runs": [{"variant": ..., "seed": ..., "path": ...}]}'
+        raise Damaged(path, f"it is not a list of runs, {like}: {error!r}", THEN) from error
 
 
 def runs_in(folder: str | Path) -> FoundRuns:
     """The runs of a folder: itself, those its `runs.json` lists, or `<variant>/seed-<n>` below it."""
     folder = Path(folder)
+    own = folder.absolute().name
     if (folder / FILE).is_file():
-        name = folder.absolute().name
-        return FoundRuns(name, [FoundRun(name, None, folder)], single=True)
+        return FoundRuns(own, [FoundRun(own, None, folder)], single=True)
     if (folder / NAME).is_file():
         listed = read_run_list(folder)
     else:
-        own, entries = folder.absolute().name, []
-        for file in [*folder.glob(f"*/{FILE}"), *folder.glob(f"*/*/{FILE}")]:
-            path = file.parent.relative_to(folder)
+        runs = []
+        for path in (file.parent for pattern in ("*", "*/*") for file in folder.glob(f"{pattern}/{FILE}")):
             number = re.fullmatch(r"seed-(\d+)", path.name)
-            variant = str(path.parent if number else path)
-            entries.append(RunEntry(own if variant == "." else variant, int(number[1]) if number else 0, str(path)))
-        listed = RunList(own, tuple(sorted(entries, key=lambda entry: (entry.variant, entry.seed))))
-    runs = [FoundRun(entry.variant, entry.seed, folder / entry.path) for entry in listed.runs]
-    present = [run for run in runs if (run.path / FILE).is_file()]
+            variant = str((path.parent if number else path).relative_to(folder))
+            runs.append(FoundRun(own if variant == "." else variant, int(number[1]) if number else 0, path))
+        listed = FoundRuns(own, sorted(runs, key=lambda run: (run.variant, run.seed)))
+    present = [run for run in listed.runs if (run.path / FILE).is_file()]
     if not present:
         raise UserError(f"no records in {folder} yet; name the folder of a run (it has a file {FILE})")
-    waiting = [run for run in runs if run not in present]
-    return FoundRuns(listed.title, present, single=False, waiting=waiting, named=listed.named)
+    return replace(listed, runs=present, waiting=[run for run in listed.runs if run not in present])
 
 
 def find_runs(folder: str | Path) -> Runs:
@@ -117,7 +86,7 @@ def find_runs(folder: str | Path) -> Runs:
 
 def _read_run(run: FoundRun) -> RunRecords:
     with Records.read(run.path / FILE) as records:
-        friends = records.db.execute("SELECT 1 FROM clients WHERE friend >= 0 AND friend != client LIMIT 1")
+        friends = list(records.rows("SELECT 1 FROM clients WHERE friend >= 0 AND friend != client LIMIT 1"))
         return RunRecords(
             run.variant,
             run.seed,
@@ -126,7 +95,7 @@ def _read_run(run: FoundRun) -> RunRecords:
             curves={name: records.curve(name) for name in records.metrics()},
             client_values={name: records.client_evaluation(name) for name in records.client_metrics()},
             events=records.events(),
-            has_friends=friends.fetchone() is not None,
+            has_friends=bool(friends),
             glossary=records.glossary(),
             warned=tuple(records.warnings()),
             names=client_names(run.path),

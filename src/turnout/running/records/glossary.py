@@ -28,7 +28,7 @@ COLUMNS: Mapping[str, MetricInfo] = {
     "work": MetricInfo(True, "percent"),
     "seconds": _SECONDS,
 }
-# Conventional endings of numbers that users' parts record (`records.same` leaves out times by them).
+# Conventional endings of numbers that users' parts record.
 ENDINGS: Mapping[str, MetricInfo] = {"_bytes": _BYTES, "_seconds": _SECONDS, "_time": _SECONDS}
 
 
@@ -36,9 +36,8 @@ ENDINGS: Mapping[str, MetricInfo] = {"_bytes": _BYTES, "_seconds": _SECONDS, "_t
 class Glossary:
     """How to read the numbers of a run.
 
-    metrics  those of its task, the main one first; a folder of an older version has none: then well-known names have
-             their usual meaning, and higher is better for any other
-
+    metrics  those of its task, the main one first; well-known names that are not among them have their usual meaning,
+             and higher is better for any other
 
     >>> glossary = Glossary({"surprise": MetricInfo(False)})
     >>> glossary.higher_is_better("global_surprise"), glossary.unit("personal_accuracy_worst")

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.running.records.glossary import Glossary
-from turnout.running.records.records import Records
+from turnout.running.records.records import FILE, Records
 from turnout.running.records.schema import Column
 from turnout.tasks import MetricInfo
 
 Floats = NDArray[np.float64]
 
-FILE = "records.sqlite"
 SPENT = ("rounds", "bytes", "seconds")  # what reaching a target takes
 NO_CURVE = (np.array([], np.int64), np.array([], np.float64))
 
@@ -105,10 +104,8 @@ class RunRecords(FoundRun):
         if reached is None:
             return dict.fromkeys(SPENT)
         trained_T = self.rounds["round"].astype(np.int64) < reached
-        up, down, seconds = (
-            float(np.nansum(self.rounds[name].astype(np.float64)[trained_T]))
-            for name in ("bytes_up", "bytes_down", "seconds")
-        )
+        columns = (self.rounds[name].astype(np.float64)[trained_T] for name in ("bytes_up", "bytes_down", "seconds"))
+        up, down, seconds = (float(np.nansum(column)) for column in columns)
         return dict(zip(SPENT, (float(reached), up + down, seconds), strict=True))
 
     @cached_property
@@ -158,7 +155,7 @@ class RunRecords(FoundRun):
         query = "SELECT client, friend FROM clients WHERE friend >= 0 AND friend != client"
         with Records.read(self.path / FILE) as records:
             kind = np.dtype([("client", np.int64), ("friend", np.int64)])
-            pairs = np.fromiter(records.db.execute(query), dtype=kind)
+            pairs = np.fromiter(records.rows(query), dtype=kind)
         return pairs["client"], pairs["friend"]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ RESTORE = (
     "restore it from a copy, or use a new folder; the trained model is in checkpoint.safetensors (turnout export "
     "--model)"
 )
+# metrics: what the task knows of its metrics, in its order; warnings: sentences from before the first round;
+# sums: the checksum of a round's rows in all tables of KEYS
 SCHEMA = """
 CREATE TABLE rounds (
     round INTEGER PRIMARY KEY, skipped TEXT, clock INTEGER, lr REAL, members INTEGER, asked INTEGER,
@@ -39,16 +42,10 @@ CREATE TABLE client_evaluations (
 CREATE TABLE events (
     round INTEGER, number INTEGER, client INTEGER, kind TEXT, detail TEXT,
     PRIMARY KEY (round, number)) WITHOUT ROWID;
+CREATE TABLE metrics (place INTEGER PRIMARY KEY, name TEXT, higher_is_better INTEGER, unit TEXT);
+CREATE TABLE warnings (place INTEGER PRIMARY KEY, words TEXT);
+CREATE TABLE sums (round INTEGER PRIMARY KEY, digest TEXT);
 """
-# What the task knows of its metrics, in its order. Older folders have no such table.
-METRICS = """
-CREATE TABLE IF NOT EXISTS metrics (
-    place INTEGER PRIMARY KEY, name TEXT, higher_is_better INTEGER, unit TEXT)
-"""
-# Warnings from before the first round, a sentence each. Older folders have no such table.
-WARNINGS = "CREATE TABLE IF NOT EXISTS warnings (place INTEGER PRIMARY KEY, words TEXT)"
-# The checksum of a round's rows in all tables. Older folders have no such table.
-SUMS = "CREATE TABLE IF NOT EXISTS sums (round INTEGER PRIMARY KEY, digest TEXT)"
 KEYS = {
     "rounds": ("round",),
     "extras": ("round", "name"),
@@ -63,118 +60,98 @@ CLIENT_COLUMNS = (
 )  # fmt: skip
 
 
-class RecordCursor(sqlite3.Cursor):
-    """A cursor whose errors are sentences that name the file."""
+class WideTable(NamedTuple):
+    """Rows as a reader wants them: one per key, with a column for each recorded name.
 
-    def execute(self, *arguments: Any) -> RecordCursor:
-        with _explained(self.connection):
-            super().execute(*arguments)
-        return self
+    keys  the columns that identify a row
+    base  the table with the other columns, if there is one
+    more  tables of (key, name, value), whose names become columns
+    """
 
-    def executemany(self, *arguments: Any) -> RecordCursor:
-        with _explained(self.connection):
-            super().executemany(*arguments)
-        return self
-
-    def fetchone(self) -> Any:
-        with _explained(self.connection):
-            return super().fetchone()
-
-    def fetchall(self) -> list[Any]:
-        with _explained(self.connection):
-            return super().fetchall()
-
-    def __next__(self) -> Any:
-        with _explained(self.connection):
-            return super().__next__()
+    keys: tuple[str, ...]
+    base: str | None
+    more: tuple[str, ...] = ()
 
 
-class Database(sqlite3.Connection):
-    """A connection with its file's path, for messages."""
-
-    path = Path("records.sqlite")
-
-    def cursor(self, *_: Any) -> RecordCursor:  # type: ignore[override]
-        return super().cursor(RecordCursor)
-
-    def execute(self, *arguments: Any) -> RecordCursor:
-        return self.cursor().execute(*arguments)
-
-    def executemany(self, *arguments: Any) -> RecordCursor:
-        return self.cursor().executemany(*arguments)
+TABLES = {
+    "rounds": WideTable(("round",), "rounds", ("extras",)),
+    "clients": WideTable(("round", "client"), "clients", ("client_extras",)),
+    "evaluations": WideTable(("round",), None, ("evaluations",)),
+    "client_evaluations": WideTable(("round", "client"), None, ("client_evaluations",)),
+    "events": WideTable(("round", "number"), "events"),
+}
 
 
-def connected(path: Path, uri: str | None = None) -> Database:
-    """Open a database, or one that is named by a URI."""
-    with _explained(path):
-        db = sqlite3.connect(uri or path, uri=uri is not None, isolation_level=None, timeout=30, factory=Database)
-    db.path = path
+def connect(path: Path, create: bool) -> sqlite3.Connection:
+    """Open a file of records to write (`create`: it need not exist) or to read, while a run may be writing."""
+    uri, mode = path.absolute().as_uri(), "mode=rwc"
+    if not create:
+        if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+            mode = "mode=rw"  # readers of a WAL file share two files beside it, which they write
+        else:
+            mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
+    with explained(path):
+        db = sqlite3.connect(f"{uri}?{mode}", uri=True, isolation_level=None, timeout=30)
+        try:
+            _check(db, path, create)
+        except BaseException:
+            db.close()
+            raise
     return db
 
 
+def _check(db: sqlite3.Connection, path: Path, create: bool) -> None:
+    """Create the tables of a new file; refuse one that does not hold records of this version."""
+    application, version, tables = (
+        db.execute(query).fetchone()[0]
+        for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    )
+    if create and not tables:
+        db.execute("PRAGMA journal_mode = WAL")
+        marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
+        db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")
+    elif application != APPLICATION:
+        raise UserError(f"{path} is not the records of a run (a database of something else, or empty)")
+    elif version != VERSION:
+        raise UserError(
+            f"{path} has records of version {version}, this Turnout reads version {VERSION}; "
+            "use the Turnout that wrote it, or run the experiment again"
+        )
+    db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; with `Records.sync` also a power cut
+    if not create:
+        db.execute("PRAGMA query_only = ON")
+
+
 @contextmanager
-def _explained(where: Any) -> Iterator[None]:
-    """Raise an error of the database as a sentence; `transaction` explains rows that are written twice."""
-    path = getattr(where, "path", where)
+def explained(path: Path) -> Iterator[None]:
+    """Raise an error of the database as a sentence that names the file."""
     try:
         yield
-    except sqlite3.IntegrityError:
-        raise
     except (sqlite3.Error, UnicodeDecodeError) as error:
         words = str(error)
-        if "full" in words or "I/O" in words:
-            sentence = f"{path} cannot be written ({words}): free some space or repair the disk, then use --resume"
-        elif "locked" in words or "busy" in words:
-            sentence = f"{path} is in use by another process ({words}): wait for it, or stop it first"
-        elif "readonly" in words or "unable to open" in words:
-            sentence = f"{path} cannot be opened ({words}): may you write to the folder?"
-        else:
-            sentence = f"{path} is damaged and cannot be read as run records ({words}): {RESTORE}"
+        sentence = f"{path} is damaged and cannot be read as run records ({words}): {RESTORE}"
+        if any(sign in words for sign in ("full", "I/O", "locked", "busy", "readonly", "unable to open")):
+            sentence = f"{path} cannot be used ({words}): is the disk full, or the folder in use or not writable?"
         raise UserError(out_of_memory(error) or sentence) from error
 
 
 @contextmanager
-def transaction(db: Database, path: Path, what: str) -> Iterator[None]:
+def transaction(db: sqlite3.Connection, path: Path, what: str) -> Iterator[None]:
     """All or nothing; rows that exist already mean that later rounds were not cut before resuming."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException as error:
-        with suppress(sqlite3.Error, UserError):  # a full disk has undone it already
-            db.execute("ROLLBACK")
-        if isinstance(error, sqlite3.IntegrityError):
-            raise UserError(
-                f"{what} is already in {path} (or names a client twice); "
-                "resuming cuts the later rounds first, a new run needs a new folder"
-            ) from error
-        raise
-    db.execute("COMMIT")
-
-
-def checked(db: Database, path: Path, create: bool) -> Database:
-    """The connection, if its file holds records of this version; otherwise closes it and raises."""
-    try:
-        application, version, tables = (
-            db.execute(query).fetchone()[0]
-            for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-        )
-        if create and not tables:
-            db.execute("PRAGMA journal_mode = WAL")
-            marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
-            with _explained(path):
-                db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")
-        elif application != APPLICATION:
-            raise UserError(f"{path} is not the records of a run (a database of something else, or empty)")
-        elif version != VERSION:
-            raise UserError(
-                f"{path} has records of version {version}, this Turnout reads version {VERSION}; "
-                "use the Turnout that wrote it, or run the experiment again"
-            )
-        db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; with `Records.sync` also a power cut
-    except UserError:
-        db.close()
-        raise
-    return db
+    with explained(path):
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            db.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error):  # a full disk has undone it already
+                db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.IntegrityError):
+                raise UserError(
+                    f"{what} is already in {path} (or names a client twice); "
+                    "resuming cuts the later rounds first, a new run needs a new folder"
+                ) from error
+            raise
 
 
 def as_column(values: list[Any]) -> Column:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from turnout.data.description import enrolment_of as enrolment_of
-from turnout.errors import UserError, nearest
+from turnout.errors import UserError
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
 from turnout.rng import key
@@ -39,22 +39,17 @@ def first_calendar(experiment: Experiment, enrolment: Enrolment) -> Calendar:
 def refuse_simulation_only(experiment: Experiment) -> None:
     """Refuse settings that simulate what real clients decide, or that train absent clients."""
     world, kind = experiment.world, experiment.runtime.kind
-    if world.participation != Always():
+    simulated = {
+        "world.participation simulates who turns up": world.participation != Always(),
+        "world.events simulates who joins and leaves": world.events,
+        "world.attack simulates hostile clients": world.attack,
+        "evaluate.substitution trains absent clients, which only a simulation can": experiment.evaluate.substitution,
+    }
+    for what in (words for words, is_set in simulated.items() if is_set):
         raise UserError(
-            f"world.participation simulates who turns up, but with runtime {kind!r} that is observed: leave it out (to "
-            "repeat a deployment, run the replay.toml of its run folder)"
+            f"{what}, but with runtime {kind!r} clients are real: leave it out (to repeat a deployment, run the "
+            "replay.toml of its run folder)"
         )
-    if world.events:
-        raise UserError(
-            f"world.events simulates who joins and leaves, but with runtime {kind!r} that is observed: leave it out, "
-            "and let devices join and leave"
-        )
-    if world.attack:
-        raise UserError(
-            f"world.attack makes simulated clients hostile, but with runtime {kind!r} clients are real: leave it out"
-        )
-    if experiment.evaluate.substitution:
-        raise UserError("evaluate.substitution also trains absent clients, which only a simulation can: leave it out")
 
 
 def bound(experiment: Experiment, enrolment: Enrolment) -> Experiment:
@@ -126,8 +121,8 @@ def _data_arguments(
         parameters = inspect.signature(make).parameters.values()
     except ValueError:  # it has no signature
         return (), {}
-    needed = [p for p in parameters if p.default is p.empty and p.kind != p.VAR_KEYWORD]
     known: dict[str, Any] = {"input_shape": input_shape, "classes": classes}
+    needed = [p for p in parameters if p.default is p.empty and p.kind != p.VAR_KEYWORD]
     named = {p.name: known[p.name] for p in needed if p.kind is p.KEYWORD_ONLY and p.name in known}
     rest = [p for p in needed if p.name not in named]
     if len(rest) > 2 or any(p.kind is p.KEYWORD_ONLY for p in rest):
@@ -157,16 +152,9 @@ def with_all_sizes(module: nn.Module, x: Tensor, seed: int) -> nn.Module:
 def load_weights(module: nn.Module, path: Path) -> None:
     """Load initial weights; names and shapes must be those of the model."""
     try:
-        weights = load_file(path)
+        module.load_state_dict(load_file(path))
     except (OSError, SafetensorError) as error:
         raise UserError(f"start = {str(path)!r} cannot be read as a safetensors file: {error}") from error
-    own = module.state_dict()
-    for name, value in weights.items():
-        if name not in own:
-            raise UserError(f"{path} has a tensor {name!r} that this model does not have: {nearest(name, own)}")
-        if own[name].shape != value.shape:
-            raise UserError(f"{path}: {name} is {tuple(value.shape)}, the model needs {tuple(own[name].shape)}")
-    missing = own.keys() - weights.keys()
-    if missing:
-        raise UserError(f"{path} lacks {', '.join(sorted(missing)[:3])}: it holds another model's weights")
-    module.load_state_dict(weights)
+    except RuntimeError as error:  # it lists the names and shapes that differ
+        words = " ".join(str(error).split())[:400]
+        raise UserError(f"start = {str(path)!r} holds another model's weights: {words}") from error

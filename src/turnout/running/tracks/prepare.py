@@ -13,7 +13,7 @@ from turnout.clients.state import initial_moments, initial_shared
 from turnout.data import Federation
 from turnout.engine.trainers import Place, place_of
 from turnout.errors import UserError
-from turnout.exchange import Enrolment, Runtime
+from turnout.exchange import Enrolment
 from turnout.experiment import Algorithm, Experiment
 from turnout.layout import lay_out
 from turnout.parts.closing import WaitForAll
@@ -82,9 +82,14 @@ def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federat
     first = FirstValues.of(template, layout)
     setup = Setup(experiment, algorithm, federation, model, calendar, place, first.marks())
     runtime = open_runtime(experiment.runtime, setup)
-    if experiment.evaluate.substitution and runtime.simulation is None:
-        raise UserError("evaluate.substitution also trains absent clients, which only a simulation can: leave it out")
-    check_time(experiment, runtime)
+    devices, closes = experiment.world.devices, type(algorithm.closing) is not WaitForAll
+    measures = experiment.evaluate.substitution  # also trains absent clients
+    if runtime.simulation is None and (closes or devices is not None or measures):
+        what = "algorithm.closing" if closes else "evaluate.substitution" if measures else "world.devices"
+        raise UserError(f"{what} needs simulated clients, and this runtime has real ones: leave it out")
+    if runtime.simulation is not None and devices is None and (closes or experiment.stop.simulated_hours is not None):
+        what = "algorithm.closing" if closes else "stop.simulated_hours"
+        raise UserError(f"{what} needs simulated time, and there is none: set world.devices, such as devices.Tiers()")
     server = first_server(algorithm, model, place, Members(enrolment.clients, calendar.outside_L))
     slots = [(s.name, s.shape) for s in layout.slots]
     mark = f"{fingerprint(enrolment.fingerprint, slots, lasting(given))}-{first.mark}"
@@ -92,19 +97,10 @@ def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federat
     if federation is not None:
         odd += preflight(experiment, algorithm, federation, model.batch_statistics)
     tests = None if federation is None else federation.central_set
-    return Weights(experiment, algorithm, enrolment, template, model, runtime, server, mark, first, tests, tuple(odd))
-
-
-def check_time(experiment: Experiment, runtime: Runtime) -> None:
-    """Refuse simulated time without devices, or with real clients."""
-    closes = type(_algorithm(experiment).closing) is not WaitForAll
-    simulated = runtime.simulation is not None
-    if experiment.world.devices is None and simulated and (closes or experiment.stop.simulated_hours is not None):
-        what = "algorithm.closing" if closes else "stop.simulated_hours"
-        raise UserError(f"{what} needs simulated time, and there is none: set world.devices, such as devices.Tiers()")
-    if not simulated and (closes or experiment.world.devices is not None):
-        what = "algorithm.closing" if closes else "world.devices"
-        raise UserError(f"{what} needs simulated devices, and this runtime has real ones: leave it out")
+    return Weights(
+        experiment, algorithm, enrolment, template, model, runtime, server, server.shared_P.device, mark, first, tests,
+        tuple(odd),
+    )  # fmt: skip
 
 
 def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Module, Model]:

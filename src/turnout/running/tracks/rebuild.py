@@ -15,11 +15,10 @@ from torch import Tensor
 
 from turnout.data.description import Description
 from turnout.experiment import Algorithm, Experiment, Stop, World
-from turnout.layout import lay_out
 from turnout.parts.closing import WaitForAll
 from turnout.parts.selection import Everyone
 from turnout.running.tracks.first_values import FirstValues, StandIn
-from turnout.running.tracks.prepare import prepare, template_of, track_of
+from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.track import Track
 from turnout.tasks import PerSample
 
@@ -38,14 +37,6 @@ def rebuild(experiment: Experiment, data: Description, first: FirstValues | None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about how fast it would train
         return prepare(bare)
-
-
-def built_now(experiment: Experiment, data: Description) -> FirstValues:
-    """The initial values of the model that an experiment builds today."""
-    if not isinstance(experiment.algorithm, Algorithm):
-        return track_of(experiment).built_now(experiment, data)
-    template = template_of(experiment, data.input_shape, data.classes, data.sample(2))
-    return FirstValues.of(template, lay_out(template, experiment.algorithm.personal))
 
 
 @dataclass(frozen=True)

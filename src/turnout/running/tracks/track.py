@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from turnout.data.description import Description
+from turnout.data.description import Description, described
 from turnout.data.federation import Federation
 from turnout.exchange import ClientKeeper
 from turnout.experiment import Experiment
@@ -29,65 +30,74 @@ DATABASE = 2 << 20  # bytes of the cache of the database that has the records
 ROW = 900  # bytes of a client's record of a round while it is written: about fifteen numbers as objects
 
 
-class Track(Protocol):
-    """A way of federating, prepared for one experiment. Its state is private; `pack` makes a tree of it."""
+class Track:
+    """A way of federating, prepared for one experiment. Its state is private; `pack` makes a tree of it.
 
-    @property
-    def experiment(self) -> Experiment: ...
+    experiment   as prepared
+    enrolment    what is known of the clients
+    runtime      where clients work, and what keeps their state
+    fingerprint  a hash of data, settings and initial values: a checkpoint of another experiment is refused
+    first        the model before the first round
+    device       the device that computes
+    warnings     sentences about settings that run but are probably not intended
+    """
 
-    @property
-    def fingerprint(self) -> str:
-        """A hash of data, settings and initial values: a checkpoint of another experiment is refused."""
-
-    @property
-    def runtime(self) -> ClientKeeper:
-        """Where clients work, and what keeps their state."""
-
-    @property
-    def first(self) -> FirstValues:
-        """The model before the first round."""
+    experiment: Experiment
+    enrolment: Enrolment
+    runtime: ClientKeeper
+    fingerprint: str
+    first: FirstValues
+    device: torch.device
+    warnings: tuple[str, ...]
 
     @property
     def clients(self) -> int:
         """The size of the population."""
+        names = self.names
+        return self.enrolment.clients if names is None else len(names)
 
     @property
     def names(self) -> tuple[str, ...] | None:
         """The clients' names, if the data has them."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Sentences about settings that run but are probably not intended."""
-
-    def headline(self) -> str:
-        """The size of the federation: "50 clients, 610 shared parameters"."""
+        return self.runtime.names()
 
     @property
     def data_note(self) -> str:
         """How files became samples, and how a log's clients match the data's; may be empty."""
-
-    def begin(self) -> Any:
-        """The state before the first round."""
-
-    def round(self, state: Any, t: int) -> tuple[Any, RoundRecord]: ...
-
-    def evaluate(self, state: Any, t: int) -> Evaluation: ...
-
-    def module(self, state: Any, client: int | None) -> nn.Module:
-        """The trained model, or one client's own, as an ordinary module."""
-
-    def pack(self, state: Any) -> State: ...
-
-    def unpack(self, tree: State) -> Any: ...
+        logs = [match.sentence() for match in log_matches(self.experiment) if not match.is_partial]
+        return "; ".join(words for words in (self.enrolment.note, *logs) if words)
 
     def data(self) -> Description:
         """The description of the data in a run folder, so that the model can be used without the data."""
+        return described(replace(self.enrolment, clients=self.clients, names=self.names), self.fingerprint)
+
+    def headline(self) -> str:
+        """The size of the federation: "50 clients, 610 shared parameters"."""
+        raise NotImplementedError
+
+    def begin(self) -> Any:
+        """The state before the first round."""
+        raise NotImplementedError
+
+    def round(self, state: Any, t: int) -> tuple[Any, RoundRecord]:
+        raise NotImplementedError
+
+    def evaluate(self, state: Any, t: int) -> Evaluation:
+        raise NotImplementedError
+
+    def module(self, state: Any, client: int | None) -> nn.Module:
+        """The trained model, or one client's own, as an ordinary module."""
+        raise NotImplementedError
+
+    def pack(self, state: Any) -> State:
+        raise NotImplementedError
+
+    def unpack(self, tree: State) -> Any:
+        raise NotImplementedError
 
     def memory(self) -> dict[str, int]:
         """An estimate of the bytes the run needs: the largest pieces by name."""
+        raise NotImplementedError
 
 
 class TrackModule(Protocol):
@@ -96,35 +106,10 @@ class TrackModule(Protocol):
     def prepare(self, given: Experiment, enrolment: Enrolment, federation: Federation | None) -> Track:
         """The track, ready for its first round."""
 
-    def built_now(self, experiment: Experiment, data: Description) -> FirstValues:
-        """The first values of the models that an experiment builds now."""
-
     def client_tasks(
         self, given: Experiment, enrolment: Enrolment, federation: Federation, folder: Path
     ) -> ClientTasks:
         """What one client does on a real device, which keeps its rows in a folder."""
-
-
-class OnRuntime:
-    """A track on a runtime, which knows the clients' names."""
-
-    experiment: Experiment
-    runtime: ClientKeeper
-    enrolment: Enrolment
-
-    @property
-    def clients(self) -> int:
-        names = self.names
-        return self.enrolment.clients if names is None else len(names)
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        return self.runtime.names()
-
-    @property
-    def data_note(self) -> str:
-        logs = [match.sentence() for match in log_matches(self.experiment) if not match.is_partial]
-        return "; ".join(words for words in (self.enrolment.note, *logs) if words)
 
 
 def sample_of(members: Members, experiment: Experiment) -> Tensor:

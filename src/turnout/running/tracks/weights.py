@@ -14,7 +14,6 @@ from torch import nn
 
 from turnout.clients.metrics import spread, summary
 from turnout.clients.state import central_model
-from turnout.data.description import Description, described
 from turnout.data.federation import CentralSet
 from turnout.errors import UserError
 from turnout.exchange import Enrolment, Measure, Measured, Runtime
@@ -23,7 +22,7 @@ from turnout.round import run_round
 from turnout.round_record import Evaluation, RoundRecord, record_of
 from turnout.running.tracks.first_values import FirstValues
 from turnout.running.tracks.hindsight import hindsight
-from turnout.running.tracks.track import ON_ITS_DEVICE, OnRuntime, filled, record_bytes, sample_of
+from turnout.running.tracks.track import ON_ITS_DEVICE, Track, filled, record_bytes, sample_of
 from turnout.runtimes.setup import Model
 from turnout.server.state import Context, Server
 from turnout.tasks import Predictor
@@ -32,7 +31,7 @@ from turnout.world.members import Members
 
 
 @dataclass(frozen=True)
-class Weights(OnRuntime):
+class Weights(Track):
     """Federated parameters, prepared for one experiment."""
 
     experiment: Experiment
@@ -42,14 +41,11 @@ class Weights(OnRuntime):
     model: Model
     runtime: Runtime
     server: Server  # before the first round
+    device: torch.device
     fingerprint: str
     first: FirstValues
     central_set: Callable[[Members], CentralSet | None] | None = None  # None: the server does not know the test data
     warnings: tuple[str, ...] = ()
-
-    @property
-    def device(self) -> torch.device:
-        return self.server.shared_P.device
 
     def headline(self) -> str:
         return f"{self.clients:,} clients, {self.model.layout.shared:,} shared parameters"
@@ -132,11 +128,6 @@ class Weights(OnRuntime):
             flat_P, states = self.runtime.simulation.own_model(client, self.asked(state, 0))
         module, unit = filled(self.template, self.model.layout, flat_P, states), self.enrolment.standardised
         return module if unit is None else Predictor(module, unit).eval()
-
-    # -- what it takes
-
-    def data(self) -> Description:
-        return described(replace(self.enrolment, clients=self.clients, names=self.names), self.fingerprint)
 
     def memory(self) -> dict[str, int]:
         algorithm, shared = self.algorithm, self.model.layout.shared

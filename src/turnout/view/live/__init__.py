@@ -3,9 +3,9 @@
 serving.py   the server process: its address, its token, how it ends; read this first
 app.py       which address shows which page, and which button does what
 guard.py     who may look, who may press buttons, what a page may load
-watched.py   the folder: runs, studies, races; telling open pages that something changed
-overview.py  the first page: runs, studies, races
-run_page.py  the pages of a run: curves, who is training now, devices, clients, one client, several runs compared
+watched.py   the folder and its runs; telling open pages that something changed
+overview.py  the first page: runs
+run_page.py  the pages of a run: curves, who is training now, clients, one client
 acting.py    start, stop and resume a run
 *.html are the templates; watch.css and watch.js go with them, beside those of running/charts
 """

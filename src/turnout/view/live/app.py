@@ -21,7 +21,7 @@ from turnout.running.charts.page import policy
 from turnout.view.live import run_page as pages
 from turnout.view.live.acting import Actions
 from turnout.view.live.guard import Guard, Rules
-from turnout.view.live.overview import overview, read_study
+from turnout.view.live.overview import overview
 from turnout.view.live.watched import Changes, WatchedFolder
 from turnout.view.report import render
 from turnout.view.report.page import report_page
@@ -68,13 +68,6 @@ def make_app(folder: Path, rules: Rules) -> Starlette:
         seed = _number(asked["seed"]) if asked.get("seed") else None
         return pages.client_page(watched, _name(request), _number(asked.get("client", "")), seed)
 
-    def study(request: Request) -> Values:
-        path = watched.studies().get(_name(request))
-        if path is None:
-            raise UserError(f"there is no study {_name(request)!r} in {folder}")
-        found = read_study(path)
-        return {"title": f"{found['study']}, {found['scale']} scale", "found": found}
-
     def report(request: Request) -> Response:
         """The report as `turnout report` writes it, made anew; it has rules of its own."""
         try:
@@ -110,8 +103,6 @@ def make_app(folder: Path, rules: Rules) -> Starlette:
         Route("/run", page("run.html", lambda r: pages.run_page(watched, _name(r)))),
         Route("/clients", page("clients_list.html", clients)),
         Route("/client", page("client.html", client)),
-        Route("/compare", page("compare.html", lambda r: pages.compare_page(watched, r.query_params.getlist("run")))),
-        Route("/study", page("study.html", study)),
         Route("/report", report),
         Route("/events", events),
         Route("/static/{file}", _static),

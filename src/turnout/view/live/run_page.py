@@ -1,42 +1,52 @@
-"""The pages of a run, or of runs made together: curves, who turns up, devices, clients, one client; several compared.
-
-The devices of a deployment are in the table `devices` where its server keeps one; else they follow from the rounds:
-when each last answered, which have left, which are asked now.
-"""
+"""The pages of a run, or of runs made together: curves, who turns up, its clients, one client."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
 from markupsafe import Markup
 
 from turnout.errors import UserError
+from turnout.running.charts.axes import Floats
 from turnout.running.charts.heat import turnout_map
 from turnout.running.charts.lines import Series, line_chart
 from turnout.running.charts.page import render, trusted
-from turnout.running.charts.units import duration, show
+from turnout.running.charts.units import Unit, show, title_of
 from turnout.running.records.finding import find_runs
-from turnout.running.records.records import Records, read_now
-from turnout.running.records.runs import Runs
+from turnout.running.records.records import Records
+from turnout.running.records.runs import RunRecords, Runs
 from turnout.running.state import RECORDS
 from turnout.view.live.overview import run_row
 from turnout.view.live.watched import WatchedFolder
 from turnout.view.report import sections
 from turnout.view.report.clients import turnout_charts
-from turnout.view.report.figure import together
-from turnout.view.report.history import quantities_of, rows_of
 from turnout.view.report.lines import merged
-from turnout.view.report.page import head, variants_of
+from turnout.view.report.page import head
 
 RECENT_ROWS = 100_000  # of the turnout map: rounds times clients asked
 PAGE = 100  # clients in a list
-MOST_DEVICES = 500
+# What is recorded of a client in a round: heading, unit and SQL.
+RECORDED: dict[str, tuple[str, Unit, str]] = {
+    "work": ("Work done", "percent", "k.work"),
+    "weight": ("Weight of its update", "number", "k.weight"),
+    "bytes": ("Bytes, both ways", "bytes", "coalesce(k.bytes_up, 0) + coalesce(k.bytes_down, 0)"),
+    "loss": ("Training loss", "number", "k.loss"),
+    "friend": (
+        "Friend that stood in for it", "count", "CASE WHEN k.friend >= 0 AND k.friend != k.client THEN k.friend END",
+    ),
+}  # fmt: skip
+# A client's rows are found one by one in each round: CROSS JOIN keeps SQLite from scanning all rows instead.
+_ROWS = """
+SELECT k.round, {} FROM rounds r CROSS JOIN clients k ON k.round = r.round AND k.client = ? ORDER BY k.round
+"""
+_MEASURED = """
+SELECT v.round, v.value FROM (SELECT DISTINCT round FROM evaluations) r
+CROSS JOIN client_evaluations v ON v.round = r.round AND v.name = ? AND v.client = ? ORDER BY v.round
+"""
 _CLIENTS = """
 SELECT client, count(*), coalesce(sum(work > 0), 0), avg(work), max(CASE WHEN work > 0 THEN round END)
 FROM clients GROUP BY client ORDER BY client
@@ -51,9 +61,6 @@ def run_page(watched: WatchedFolder, name: str) -> dict[str, Any]:
         runs = find_runs(path)
     except UserError as error:
         return {"row": row, "title": row["shown"], "facts": [], "notes": [str(error)], "kinds": [], "sections": []}
-    runtimes = [run.settings().get("runtime") for run in runs.runs]
-    is_deployed = [isinstance(runtime, dict) and runtime.get("kind") == "flower" for runtime in runtimes]
-    deployed = [run.path for run, real in zip(runs.runs, is_deployed, strict=True) if real]
     top = head(runs)
     made = [
         *sections.results_section(runs),
@@ -64,8 +71,7 @@ def run_page(watched: WatchedFolder, name: str) -> dict[str, Any]:
         *sections.parts_section(runs),
         *sections.events_section(runs),
     ]
-    devices = devices_of(deployed[0], row["running"]) if deployed else []
-    return top | {"row": row, "notes": [*top["notes"], *top["warnings"]], "devices": devices, "sections": made}
+    return top | {"row": row, "notes": [*top["notes"], *top["warnings"]], "sections": made}
 
 
 def _recent_turnout(runs: Runs) -> list[Markup]:
@@ -85,20 +91,6 @@ def _recent_turnout(runs: Runs) -> list[Markup]:
     return [render("wide_maps.html", title="Who turns up", note=note, maps=maps, charts=charts)]
 
 
-def compare_page(watched: WatchedFolder, names: Sequence[str]) -> dict[str, Any]:
-    """Several runs, or folders of runs, as one comparison."""
-    if not names:
-        raise UserError("tick the runs to compare on the first page")
-    runs = together([watched.path(name) for name in dict.fromkeys(names)])
-    made = [
-        *sections.results_section(runs),
-        *sections.curves_section(runs),
-        *sections.bytes_section(runs),
-        *sections.weights_section(runs),
-    ]
-    return {"title": runs.title, "variants": variants_of(runs), "sections": made}
-
-
 def clients_page(watched: WatchedFolder, name: str, page: int, order: str, number: int = 0) -> dict[str, Any]:
     """The clients of a run, a hundred at a time: how often each was asked and answered, its work, its last metric.
 
@@ -109,7 +101,7 @@ def clients_page(watched: WatchedFolder, name: str, page: int, order: str, numbe
     run = runs.runs[number]
     main = next(iter(runs.glossary.in_order(run.client_values)), None)
     with Records.read(run.path / RECORDS) as records:
-        found = records.db.execute(_CLIENTS).fetchall()
+        found = list(records.rows(_CLIENTS))
     ids, values = run.client_values[main] if main else (np.array([]), np.array([]))
     measured = dict(zip(ids.tolist(), values.tolist(), strict=True))
     rows = [(*row, measured.pop(row[0], None)) for row in found]  # (client, asked, answered, work, last, value)
@@ -155,17 +147,19 @@ def client_page(watched: WatchedFolder, name: str, client: int, seed: int | None
     seeds = list(dict.fromkeys(run.seed for run in runs.runs))
     seed = seed if seed in seeds else seeds[0]
     chosen = [run for run in runs.runs if run.seed == seed]
-    rows = [rows_of(run, np.array([client]), runs.client_metrics) for run in chosen]
+    rows = [_rows_of(run, client, runs.client_metrics) for run in chosen]
     charts, variants = [], list(runs.variants)
-    for quantity, q in quantities_of(runs).items():
+    measured = {name: (title_of(name), runs.glossary.unit(name)) for name in runs.client_metrics}
+    for quantity, (heading, unit) in (measured | {name: found[:2] for name, found in RECORDED.items()}).items():
         series = []
         for run, found in zip(chosen, rows, strict=True):
-            t, _, values = found[quantity]
+            t, values = found[quantity].T
             if np.isfinite(values).any():
-                colour = variants.index(run.variant)
-                series.append(Series(run.variant, t.astype(np.float64), values, colour, joined=q.is_joined))
-        whole = [Series("", np.zeros(2), np.array([0.0, 1.0]))] if q.unit == "percent" else []
-        charts.append(line_chart(merged(series), q.heading, unit=q.unit, beside=whole))
+                # work, bytes and friends are of one round, and say nothing of those between
+                joined, colour = quantity in measured or quantity == "loss", variants.index(run.variant)
+                series.append(Series(run.variant, t, values, colour, joined=joined))
+        whole = [Series("", np.zeros(2), np.array([0.0, 1.0]))] if unit == "percent" else []
+        charts.append(line_chart(merged(series), heading, unit=unit, beside=whole))
     if not any(charts):
         raise UserError(f"client {client} was never asked or measured in {name}")
     where = [f"/client?{urlencode({'name': name, 'client': client, 'seed': s})}" for s in seeds]
@@ -180,40 +174,14 @@ def client_page(watched: WatchedFolder, name: str, client: int, seed: int | None
     }
 
 
-class WatchedDevice(NamedTuple):
-    """A device in the list.
-
-    client  its number
-    name    of its client
-    state   "working", "present", "absent", "left"
-    seen    when it last answered, in words
-    """
-
-    client: int
-    name: str
-    state: str
-    seen: str
-
-
-def devices_of(folder: Path, running: bool) -> list[WatchedDevice]:
-    """The devices of a deployment, those at work first."""
-    found: dict[int, WatchedDevice] = {}
-    with Records.read(folder / RECORDS) as records:
-        if records.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'devices'").fetchone():
-            for client, name, state, seen in records.db.execute("SELECT client, name, state, seen FROM devices"):
-                ago = "never" if seen is None else f"{duration(max(0.0, time.time() - seen))} ago"
-                found[client] = WatchedDevice(client, name or f"client {client}", state, ago)
-        else:  # by the rounds that each was seen in
-            last, now, events = records.last_round(), read_now(records) if running else None, records.events()
-            working: Sequence[int] = now.clients if now else ()
-            left = {client for _, client, kind, _ in events if kind in ("leave", "drop")}
-            left -= {client for t, client, kind, _ in events if kind == "join" and t == last}
-            found = {client: WatchedDevice(client, f"client {client}", "working", "now") for client in working}
-            query = "SELECT client, max(CASE WHEN work > 0 THEN round END) FROM clients GROUP BY client"
-            for client, seen in records.db.execute(query):
-                state = "left" if client in left else "present" if seen == last else "absent"
-                state = "working" if client in working else state
-                when = "never" if seen is None else f"round {seen}"
-                found[client] = WatchedDevice(client, f"client {client}", state, when)
-    order = {"working": 0, "present": 1, "absent": 2, "left": 3}
-    return sorted(found.values(), key=lambda device: (order.get(device.state, 4), device.client))[:MOST_DEVICES]
+def _rows_of(run: RunRecords, client: int, metrics: Sequence[str]) -> dict[str, Floats]:
+    """What was recorded of a client, by quantity: rows of (round, value)."""
+    with Records.read(run.path / RECORDS) as records:
+        query = _ROWS.format(", ".join(sql for _, _, sql in RECORDED.values()))
+        recorded = records.db.execute(query, (client,)).fetchall()
+        table = np.array(recorded, np.float64).reshape(-1, 1 + len(RECORDED))
+        found = {name: table[:, [0, 1 + i]] for i, name in enumerate(RECORDED)}
+        for name in metrics:
+            measured = records.db.execute(_MEASURED, (name, client)).fetchall()
+            found[name] = np.array(measured, np.float64).reshape(-1, 2)
+    return found

@@ -3,9 +3,9 @@
 
 const shown = new Map(); // by id: a part as the server last sent it
 for (const part of document.querySelectorAll("[data-part]")) shown.set(part.id, part.outerHTML);
-let wanted = false, busy = false, ticked = new Set();
+let wanted = false, busy = false;
 
-// What a person has done to a part stays: focus, ticks, folded and unfolded lists, how far a table was moved.
+// What a person has done to a part stays: focus, folded and unfolded lists, how far a table was moved.
 function replacePart(old, fresh) {
   const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
   const moved = [...old.querySelectorAll(".scroll")].map(box => box.scrollLeft);
@@ -55,7 +55,6 @@ function update(page) {
   }
   hideTip();
   readSwitches();
-  readTicks();
 }
 
 const live = document.getElementById("live");
@@ -71,22 +70,6 @@ function listen() {
   source.addEventListener("changed", refresh);
   source.addEventListener("error", () => { live.textContent = "not connected"; });
 }
-
-// -- ticks, to compare runs
-
-function readTicks() {
-  for (const box of document.querySelectorAll("input[data-tick]")) box.checked = ticked.has(box.dataset.tick);
-  const compare = document.getElementById("compare");
-  if (compare) compare.disabled = ticked.size < 2;
-}
-
-document.addEventListener("change", event => {
-  const name = event.target.dataset?.tick;
-  if (name === undefined) return;
-  if (event.target.checked) ticked.add(name);
-  else ticked.delete(name);
-  readTicks();
-});
 
 document.addEventListener("change", event => {
   if (event.target.matches?.("select[data-goes]")) location.href = event.target.value;
@@ -122,7 +105,6 @@ document.addEventListener("click", event => {
   const button = event.target.closest?.("button");
   if (!button) return;
   if (button.dataset.act) act(button.dataset.act, { name: button.dataset.name });
-  if (button.dataset.compare !== undefined) location.href = "/compare?" + new URLSearchParams([...ticked].map(name => ["run", name]));
 });
 document.addEventListener("submit", async event => {
   event.preventDefault();
@@ -130,5 +112,4 @@ document.addEventListener("submit", async event => {
   if (await act(form.dataset.act, Object.fromEntries(new FormData(form)))) form.reset();
 });
 
-readTicks();
 listen();

@@ -1,4 +1,4 @@
-"""The watched folder: its runs and their states, studies, races; and notifying open pages of changes.
+"""The watched folder: its runs and their states; and notifying open pages of changes.
 
 Pages are notified by Server-Sent Events. One that receives a change fetches itself anew and replaces the parts that
 differ (watch.js), so it shows what a fresh page would.
@@ -18,9 +18,8 @@ from starlette.responses import StreamingResponse
 
 from turnout.errors import UserError
 from turnout.running.records.finding import runs_in
-from turnout.running.state import DEEPEST, RECORDS, ListedRun, is_held, listed_run, run_folders
+from turnout.running.state import RECORDS, ListedRun, is_held, listed_run, run_folders
 
-TRIALS, ANSWER, STUDY = "trials.jsonl", "advice.json", "study.json"  # of races and studies
 LOOK_SECONDS = 0.5
 ALIVE_SECONDS = 15.0  # a comment at least that often, so that a broken connection is noticed
 _FILES = (RECORDS, f"{RECORDS}-wal", "state.json", "runs.json", "error.txt")
@@ -50,16 +49,8 @@ class WatchedFolder:
             raise UserError(f"there is no run {name!r} in {self.folder}")
         return found
 
-    def studies(self) -> dict[str, Path]:
-        """The files of studies, by name."""
-        return {self._name(path.parent): path for path in self._files(STUDY)}
-
-    def races(self) -> dict[str, Path]:
-        """The folders of races, by name."""
-        return {self._name(path.parent): path.parent for path in self._files(TRIALS)}
-
     def fingerprints(self) -> dict[str, Fingerprint]:
-        """By name: a value that differs once a run, study or race has changed."""
+        """By name: a value that differs once a run has changed."""
         found: dict[str, Fingerprint] = {}
         for name, path in self.run_paths().items():
             folders = [path]
@@ -70,15 +61,7 @@ class WatchedFolder:
                 except UserError:
                     pass
             found[name] = tuple((*(_stamp(one / file) for file in _FILES), is_held(one)) for one in folders)
-        for name, path in self.studies().items():
-            found[name] = (*found.get(name, ()), _stamp(path))
-        for name, path in self.races().items():
-            found[name] = (*found.get(name, ()), _stamp(path / TRIALS), _stamp(path / ANSWER))
         return found
-
-    def _files(self, name: str) -> list[Path]:
-        levels = ("/".join(["*"] * level + [name]) for level in range(DEEPEST + 1))
-        return [path for level in levels for path in sorted(self.folder.glob(level))]
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()

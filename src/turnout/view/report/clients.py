@@ -11,15 +11,14 @@ import numpy as np
 from markupsafe import Markup
 
 from turnout.running.charts.axes import Floats
-from turnout.running.charts.bars import BINS, bars, histogram
 from turnout.running.charts.heat import HeatMap, MapWords, Turnout, gather, row_names, turnout_map
+from turnout.running.charts.lines import bars
 from turnout.running.charts.page import Figure, trusted
 from turnout.running.charts.units import show, title_of
 from turnout.running.records.runs import Runs
 from turnout.view.report import render
 from turnout.view.report.lines import column_chart
 
-FEW = 200  # bars that can be distinguished
 SHOWN = 3  # turnout maps of one seed
 MOST_BYTES = 1_800_000  # of all turnout maps together
 _NOTE = "The last time each client was measured, all seeds together; the worst tenth is marked."
@@ -73,21 +72,15 @@ def _section(runs: Runs, title: str, found: list[ClientValues]) -> list[Markup]:
     found = [one for one in found if len(one.values)]
     charts, rows = [], []
     for one in found:
-        info = runs.glossary.info(one.metric)
+        unit, v = runs.glossary.unit(one.metric), one.values
         of = str(one.variant) if len(runs.variants) > 1 else ""
         alike = [other.values for other in found if other.metric == one.metric]
-        tenth, v = max(1, len(one.values) // 10), one.values
         ends = float(min(o.min() for o in alike)), float(max(o.max() for o in alike))
-        if max(map(len, alike)) <= FEW:
-            words = f"{len(v)} values, from worst to best"
-            chart = bars(v, one.label, tenth, info.unit, words, one.names, ends)
-        else:
-            most = max(float(np.histogram(o, bins=BINS, range=ends)[0].max()) for o in alike)
-            words = f"{len(v):,} values"
-            chart = histogram(v, one.label, info.unit, words, ends, info.higher_is_better, one.names, most)
-        charts.append(Figure(Markup(chart), of))
+        words = f"{len(v):,} values, from worst to best"
+        charts.append(Figure(Markup(bars(v, one.label, unit, words, one.names, ends, marks_worst=True)), of))
+        tenth = max(1, len(v) // 10)
         numbers = (v[:tenth].mean(), np.median(v), v.mean(), v[-tenth:].mean())
-        rows.append((one.label, [f"{len(v):,}", *(show(float(number), info.unit) for number in numbers)], of))
+        rows.append((one.label, [f"{len(v):,}", *(show(float(number), unit) for number in numbers)], of))
     return [render("clients.html", title=title, note=_NOTE, charts=charts, rows=rows)] if rows else []
 
 

@@ -1,4 +1,5 @@
-"""Charts over the rounds: a line for each variant, its mean over seeds with a band of one standard deviation.
+"""Charts over rounds, bytes or simulated time: a line for each variant, its mean over seeds with a band of one standard
+deviation; and chosen curves of several folders as a picture file.
 
 Rounds are marked in which the objective shifted, and in which clients joined or left.
 """
@@ -7,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from turnout.errors import UserError, nearest
+from turnout.machine.files import write_whole
 from turnout.running.charts.axes import Floats
 from turnout.running.charts.lines import Mark, Series, line_chart
+from turnout.running.charts.svg import sheet
 from turnout.running.charts.units import title_of
-from turnout.running.records.runs import Runs
+from turnout.running.records.finding import find_runs
+from turnout.running.records.runs import RunRecords, Runs
+from turnout.running.records.schema import Column
 
 MOST_SHIFTS = 40  # more lines than that would hide the curves
 MOST_MEMBERS = 120  # rounds with joins or leaves; more triangles than that are a stripe
@@ -99,6 +105,33 @@ def metric_by_bytes(runs: Runs, metric: str) -> str:
     return line_chart(series, title, "bytes", runs.glossary.unit(metric), "bytes", log_x=wide)
 
 
+def time_after(run: RunRecords, done: Column) -> Floats:
+    """The simulated seconds after so many rounds; a round in which no client was asked takes none."""
+    time_T = np.nan_to_num(run.rounds["simulated_time"].astype(np.float64))
+    return np.concatenate([[0.0], np.maximum.accumulate(time_T)])[np.asarray(done, np.int64)]
+
+
+def metric_by_time(runs: Runs, metric: str) -> str:
+    """A metric against simulated time.
+
+    Seeds end their rounds at different times: each is read where the others were measured, with its value at that time.
+    """
+
+    def line(variant: str) -> Line:
+        timed = [run for run in runs.variants[variant] if metric in run.curves and "simulated_time" in run.rounds]
+        pairs = [(time_after(run, t + 1), y.astype(np.float64)) for run in timed for t, y in [run.curves[metric]]]
+        last = min((float(x[-1]) for x, _ in pairs if len(x)), default=0.0)
+        x = np.unique(np.concatenate([np.zeros(0), *(x[x <= last] for x, _ in pairs)]))
+        values = [y[np.searchsorted(own, x, side="right") - 1] for own, y in pairs if len(own)]
+        if not values:
+            return x, x, x
+        deviation = np.std(values, 0, ddof=1) if len(values) > 1 else np.full(len(x), np.nan)
+        return x, np.mean(values, 0), deviation
+
+    title = f"{title_of(metric)} for simulated time"
+    return line_chart(_series(runs, line), title, "seconds", runs.glossary.unit(metric), "seconds")
+
+
 def _series(runs: Runs, line: Callable[[str], Line]) -> list[Series]:
     """A line for each variant, in the variant's colour, with a band where there are several seeds."""
     found = []
@@ -178,3 +211,27 @@ def explain_marks(runs: Runs) -> str:
     elif changes:
         words.append("A triangle on the axis marks clients that joined (pointing up) or left (pointing down).")
     return " ".join(words)
+
+
+def write_figure(folders: Sequence[Path], metrics: Sequence[str], path: Path) -> list[str]:
+    """Draw metrics (default: the main one) into an SVG file, a chart each; returns those drawn.
+
+    Of several folders, variants are named after their folders too.
+    """
+    if path.suffix != ".svg":
+        raise UserError(f"{path}: a picture's file ends in .svg")
+    found = [find_runs(folder) for folder in folders]
+    runs = found[0]
+    if len(found) > 1:
+        names = [folder.absolute().name for folder in folders]
+        names = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+        every: list[RunRecords] = []
+        for name, group in zip(names, found, strict=True):
+            single = len(group.runs) == 1 and group.runs[0].seed is None
+            every += [replace(run, variant=name if single else f"{name} {run.variant}") for run in group.runs]
+        runs = Runs(", ".join(names), tuple(every), metric=runs.metric)
+    charts = {metric: metric_chart(runs, metric) for metric in check_metrics(runs, metrics)}
+    if not any(charts.values()):
+        raise UserError(f"nothing was measured yet in {', '.join(map(str, folders))}: there is no curve to draw")
+    write_whole(path, sheet(list(charts.values())))
+    return [title for title, chart in charts.items() if chart]

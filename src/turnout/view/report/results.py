@@ -21,7 +21,7 @@ from turnout.running.charts.units import Unit, duration, show, sparkline, spread
 from turnout.running.records.finding import find_runs
 from turnout.running.records.runs import RunRecords, Runs, mean_of
 from turnout.view.report.comparison import comparison, gap_text
-from turnout.view.report.simulated_time import has_times, time_to
+from turnout.view.report.lines import time_after
 
 SAME = 0.005  # shares closer than this are shown as one, and a sum of weights this close to 1 is not shown
 # What a narrow terminal leaves out, the first first; metrics beside the main one go before the last three.
@@ -77,6 +77,18 @@ def results(runs: Runs, target: float | None = None) -> Results:
     return Results([name for name, _ in columns], rows, leading, compared.ranking.sentence() if compared else "")
 
 
+def has_times(runs: Runs) -> bool:
+    """Whether any of the runs simulated time."""
+    return any("simulated_time" in run.rounds for run in runs.runs)
+
+
+def time_to(run: RunRecords, metric: str, target: float) -> float | None:
+    """Simulated seconds until a metric first reached a target; None if it never did."""
+    rounds = run.rounds_to(metric, target)
+    known = rounds is not None and "simulated_time" in run.rounds
+    return float(time_after(run, np.array([rounds]))[0]) if known else None
+
+
 def _totals(runs: Runs) -> list[tuple[str, Cell]]:
     """What whole runs had and cost; work and the sum of weights only where they say something of their own.
 
@@ -111,7 +123,7 @@ def _reached(found: Sequence[float | None], is_time: bool = False) -> str:
 def results_table(folder: str | Path, target: float | None = None, width: int | None = None) -> Table:
     """The results of a run folder, or a folder of runs, for a terminal of some width (default: this one's).
 
-    Where the terminal is narrow, columns are left out, the least important first; a line below says which.
+    Where the terminal is narrow, columns are left out, the least important first; a line below names them.
     """
     runs = find_runs(folder)
     found = results(runs, target)

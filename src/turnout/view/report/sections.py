@@ -13,10 +13,10 @@ from turnout.round_record import RoundRecord
 from turnout.running.charts.lines import spark
 from turnout.running.charts.page import charts_section
 from turnout.running.charts.svg import sample
-from turnout.running.charts.units import title_of
+from turnout.running.charts.units import duration, show, title_of
 from turnout.running.records.runs import RunRecords, Runs
 from turnout.view.report import render
-from turnout.view.report.lines import column_chart, explain_marks, metric_by_bytes, metric_charts
+from turnout.view.report.lines import column_chart, explain_marks, metric_by_bytes, metric_by_time, metric_charts
 from turnout.view.report.results import results, seeds_of
 
 _ROUND_NAMES = frozenset(f.name for f in fields(RoundRecord))
@@ -57,6 +57,21 @@ def bytes_section(runs: Runs) -> list[Markup]:
     if any(shown) and runs.metrics and len(runs.variants) > 1:
         shown.append(metric_by_bytes(runs, runs.metrics[0]))
     return charts_section("Bytes", shown)
+
+
+def time_section(runs: Runs) -> list[Markup]:
+    """The main metrics against simulated time, and the share of the devices' time that was wasted."""
+    words = []
+    for variant, found in runs.variants.items():
+        if timed := [run for run in found if "simulated_time" in run.rounds]:
+            seconds = sum(run.total("simulated_seconds") for run in timed) / len(timed)
+            busy, wasted = (
+                sum(run.total(name) for run in timed) for name in ("device_seconds", "wasted_device_seconds")
+            )
+            share = show(wasted / busy if busy else 0.0, "percent")
+            words.append(f"{variant}: {duration(seconds)}, {share} of the device time wasted")
+    charts = [metric_by_time(runs, metric) for metric in runs.metrics[:2]] if words else []
+    return charts_section("Simulated time", charts, "; ".join(words) + ".")
 
 
 def weights_section(runs: Runs) -> list[Markup]:

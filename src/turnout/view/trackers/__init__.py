@@ -1,4 +1,4 @@
-"""Trackers: services that show a run's numbers while it runs. running/tracker.py says what a tracker promises.
+"""Trackers: services that show a run's numbers while it runs. running/tracking.py says what a tracker promises.
 
 tensorboard.py  event files
 mlflow.py       a run on an MLflow server, or in a folder
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from turnout.errors import UserError, nearest
 from turnout.running.records.finding import runs_in
-from turnout.running.records.runs import FILE
-from turnout.running.tracker import TrackedRun, Tracker, flat, own_tracker, recorded
+from turnout.running.records.records import FILE
+from turnout.running.tracking import TrackedRun, Tracker, flat, own_tracker, recorded
 
 TRACKERS = {
     "tensorboard": "turnout.view.trackers.tensorboard:TensorBoard",

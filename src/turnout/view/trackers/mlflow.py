@@ -10,7 +10,7 @@ from typing import Any
 
 from turnout.errors import UserError
 from turnout.machine.optional import optional
-from turnout.running.tracker import TrackedRun, reason
+from turnout.running.tracking import TrackedRun, reason
 
 SECONDS = 2.0  # between two messages to the server
 LONGEST = 500  # letters of a parameter

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.machine.optional import optional
-from turnout.running.tracker import TrackedRun
+from turnout.running.tracking import TrackedRun
 
 
 class TensorBoard:

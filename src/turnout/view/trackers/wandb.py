@@ -7,7 +7,7 @@ from typing import Any
 
 from turnout.errors import UserError
 from turnout.machine.optional import optional
-from turnout.running.tracker import TrackedRun, reason
+from turnout.running.tracking import TrackedRun, reason
 
 
 class WandB:

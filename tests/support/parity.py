@@ -1,4 +1,4 @@
-"""Whether experiments have the same results wherever their client work runs: `turnout parity`.
+"""Whether experiments have the same results wherever their client work runs.
 
 A `RuntimeComparison` plays a few rounds of an experiment in one process and on other runtimes (`RUNTIMES`). Turnout,
 events and bytes must be equal; of the server's state, the clients' records and the measurements the largest difference
@@ -46,21 +46,17 @@ class Elsewhere:
 
     settings  makes its settings from those of the one process
     moves     whether it only moves the work, so that results are equal to the bit
-    needs     the library without which it cannot run
-    at_once   compares several experiments by name, for a runtime that takes long to start
     """
 
     settings: Callable[[InProcess], RuntimeSpec]
     moves: bool = True
-    needs: str | None = None
-    at_once: Callable[[Mapping[str, Experiment]], Mapping[str, Difference | str]] | None = None
 
 
 RUNTIMES = {
     "plain loop": Elsewhere(lambda here: replace(here, engine="loop"), moves=False),
     "odd chunks": Elsewhere(lambda here: replace(here, chunk=3, threads=2), moves=False),
     "two processes": Elsewhere(lambda here: Processes(2, here)),
-    "Ray": Elsewhere(lambda here: Ray(workers=2, compute=here), needs="ray"),
+    "Ray": Elsewhere(lambda here: Ray(workers=2, compute=here)),
 }
 
 

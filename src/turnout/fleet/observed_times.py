@@ -1,4 +1,4 @@
-"""Measured devices: a run's recorded times as devices (`--devices FILE`), and this machine's own training speed.
+"""Measured devices: a run's recorded times as devices (`turnout fleet RUN --devices FILE`).
 
 A deployment records each reply's `reply_seconds` and `training_seconds`; a simulated run its download, training and
 upload separately. Either becomes the CSV that `world.devices = {kind = "device-file", path = ...}` reads.
@@ -6,25 +6,16 @@ upload separately. Either becomes the CSV that `world.devices = {kind = "device-
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
 import numpy as np
-import torch
 
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.running.records.records import Records
 from turnout.running.records.schema import Column
 from turnout.running.result import Run, open_one
-from turnout.running.tracks.prepare import prepare
-from turnout.running.tracks.weights import Weights
-from turnout.runtimes.inprocess import InProcessRuntime
-from turnout.server.asking import cohort_of, make_download
-from turnout.server.state import Context
-from turnout.settings import InProcess
 from turnout.world.devices.device_file import Observation, ObservedDevices, devices_of, write_devices
 
 WHOLE, TRAINING = "reply_seconds", "training_seconds"  # of real devices
@@ -78,25 +69,3 @@ def observations(records: Records, experiment: Experiment, names: tuple[str, ...
 
 def _floats(columns: dict[str, Column], name: str) -> Column:
     return columns[name].astype(np.float64) if name in columns else np.full(len(columns["client"]), np.nan)
-
-
-def samples_per_second(experiment: Experiment, seconds: float = 3.0) -> float:
-    """The median over rounds of the client with the most samples (among the first hundred), alone on one thread."""
-    settings = {"runtime": InProcess(device="cpu", threads=1), "world.devices": None}
-    track = prepare(experiment.but(**settings))
-    if not isinstance(track, Weights) or not isinstance(track.runtime, InProcessRuntime):
-        raise UserError("training speed needs a model whose weights are federated: name such a recipe or file")
-    ids = torch.arange(min(track.clients, 100))
-    examples_I = track.runtime.examples(ids)
-    alone = ids[examples_I.argmax()].unsqueeze(0)
-    local, examples, runtime = experiment.algorithm.local, int(examples_I.max()), track.runtime
-    samples = examples * local.full_work if local.steps is None else local.steps * min(local.batch_size, examples)
-    ctx = Context(track.algorithm, runtime, experiment.seed)
-    cohort = cohort_of(alone, torch.ones(1, dtype=torch.bool), track.server, ctx)
-    download = make_download(track.server, cohort, 0, ctx)
-    speeds, until = list[float](), time.monotonic() + seconds
-    while len(speeds) < 3 or time.monotonic() < until:
-        began = time.perf_counter()
-        runtime.simulation.would_send(alone, download)
-        speeds.append(samples / (time.perf_counter() - began))
-    return median(speeds[1:])  # the first one warms up
