@@ -16,7 +16,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from turnout.parts.robust.coordinates import coordinate_median, trimmed_mean
+from turnout.parts.robust import coordinate_median, trimmed_mean
 
 SHARE = 0.2
 

@@ -37,7 +37,7 @@ SMALL = (
     "times",
     "tasks",
 )
-LEFT_OUT = ("turnout.recipes", "turnout.roles", "turnout.round_record", "turnout.exchange")
+LEFT_OUT = ("turnout.recipes", "turnout.round_record", "turnout.exchange")
 WIDTH, LINE, LEFT, MIDDLE = 1180, 27, 20, 690
 STYLE = (
     "text{fill:#1c2733;font-size:13px}.head{font-size:15px;font-weight:600}.small{font-size:11.5px;fill:#4b5b6b}"

@@ -167,7 +167,7 @@ def roles_table() -> str:
     """One row per role: its setting, the class to derive from, where its kinds are, and its check."""
     lines = [START, "", "| role | setting in a file | class | its kinds are in | check |", "|---|---|---|---|---|"]
     for role in ROLES:
-        known = [name for name in to.roles.__all__ if getattr(to.roles, name) is role.protocol]
+        known = [name for name, kind in vars(to.roles).items() if kind is role.protocol]
         base = f"`to.roles.{known[0]}`" if known else "a function of a name and the model"
         check = CHECKS.get(role.protocol)
         places = ", ".join(f"`{place.removeprefix('turnout.').replace('.', '/')}`" for place in role.places)

@@ -496,7 +496,7 @@ def test_a_term_may_put_a_new_tensor_in_its_state():
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_the_rate_of_the_theorem_needs_numbers_above_0(field: str, value: float):
     fields = {"strong_convexity": 1.0, "expected_work": 2.0, "full_work": 4.0, "gamma": 400.0} | {field: value}
-    with pytest.raises(UserError, match=f"{field} must be a number above 0, not {value}"):
+    with pytest.raises(UserError, match=f"{field} must be above 0, not {value}"):
         to.schedules.TheoryRate(**fields)
 
 

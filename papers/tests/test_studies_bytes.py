@@ -78,7 +78,7 @@ def test_the_recipe_has_the_four_ways():
 
 def test_algorithm_1_as_printed_overshoots_and_the_resolved_one_does_not():
     """In 400 rounds 21 times too far at q = 0.1, and the more the less is sent."""
-    assert 15 < study.overshoot(to.compression.LiteralTernary(0.1), 400) < 30
-    assert study.overshoot(to.compression.LiteralTernary(0.01), 100) > 200
+    assert 15 < study.overshoot(study.LiteralTernary(0.1), 400) < 30
+    assert study.overshoot(study.LiteralTernary(0.01), 100) > 200
     assert 0.9 < study.overshoot(to.compression.SparseTernary(0.1), 100) <= 1.01
     assert 0.5 < study.overshoot(to.compression.SparseTernary(0.01), 100) <= 1.01

@@ -107,6 +107,34 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(map(repr, close))}? (known: {listed})" if close else f"known are {listed}"
 
 
+def unknown_setting(where: str, name: str, known: Iterable[str]) -> str:
+    """A sentence about a setting that does not exist."""
+    names = list(known)
+    return f"{where} has no setting {name!r}: {nearest(name, names) if names else 'it has no settings'}"
+
+
+def check_settings(part: Any, **allowed: str | tuple[Any, ...]) -> None:
+    """Refuse settings of a part that are not among some values, or not in an interval; None is fine as a default.
+
+    >>> check_settings(Absent(1), why="[0, 1)")
+    Traceback (most recent call last):
+    turnout.errors.UserError: Absent.why must be at least 0 and below 1, not 1
+    """
+    for name, choice in allowed.items():
+        value, where = getattr(part, name), f"{type(part).__name__}.{name}"
+        if isinstance(choice, tuple):
+            if value not in choice:
+                raise UserError(f"{where} is {value!r}: {nearest(str(value), map(str, choice))}")
+        elif value is not None or getattr(type(part), name, "") is not None:
+            low, high = choice[1:-1].split(", ")
+            above = value >= float(low) if choice[0] == "[" else value > float(low)
+            below = value <= float(high) if choice[-1] == "]" else value < float(high)
+            if not (above and below):
+                least = f"{'at least' if choice[0] == '[' else 'above'} {low}"
+                most = "" if high == "inf" else f" and {'at most' if choice[-1] == ']' else 'below'} {high}"
+                raise UserError(f"{where} must be {least}{most}, not {value!r}")
+
+
 def check_part(where: str, part: Any, role: type, example: str) -> None:
     """Refuse an object that cannot play a role: it needs a protocol's names, or must be an instance of a class.
 

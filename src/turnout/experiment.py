@@ -7,12 +7,13 @@ TOML in config/.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any, Protocol, get_type_hints
 
 from turnout.data import Synthetic
 from turnout.data.federation import DataSpec as DataSpec
-from turnout.errors import UserError, check_part, nearest
+from turnout.errors import UserError, check_part, check_settings, unknown_setting
 from turnout.layout import Predicate
 from turnout.models import Logistic, Model
 from turnout.parts.aggregation import Aggregation, WeightedSum
@@ -28,7 +29,6 @@ from turnout.parts.substitution.base import NoSubstitution, Substitution
 from turnout.parts.terms.base import PersonalModel, Term
 from turnout.parts.weighting import FedAvg, Shares, Weighting
 from turnout.settings import Evaluate, InProcess, RuntimeSpec
-from turnout.summary import chosen, settings_html
 from turnout.tasks import Classification, TaskSpec
 from turnout.world.attacks import Attack, Share, check_attackers
 from turnout.world.devices import Devices
@@ -36,6 +36,21 @@ from turnout.world.events import Events
 from turnout.world.participation import Always, Participation
 
 PERSONAL_PARTS = ("worst", "spread", "noisy", "clean")  # of clients' own models: evaluation.summary and .spread
+
+
+@lru_cache
+def roles_of(section: Any) -> dict[str, tuple[type, str]]:
+    """The role of each part of a section of an experiment, and its default as an example."""
+    hints = get_type_hints(section)
+    made: dict[str, Any] = {f.name: f.default_factory for f in fields(section) if f.default_factory is not MISSING}
+    return {n: (hints[n], f"{make.__name__}()") for n, make in made.items() if isinstance(hints[n], type)}
+
+
+def check_parts(section: Any, where: str = "") -> None:
+    """Every part plays the role that its field has."""
+    kind: Any = type(section)
+    for name, (role, example) in roles_of(kind).items():
+        check_part(where + name, getattr(section, name), role, example)
 
 
 @dataclass(frozen=True)
@@ -58,17 +73,13 @@ class World:
     attackers: Share = 0.0
 
     def __post_init__(self) -> None:
-        check_part("world.data", self.data, DataSpec, "data.Digits(clients=20)")
-        check_part("world.participation", self.participation, Participation, "participation.Dropout(0.3)")
+        check_parts(self, "world.")
         if self.devices is not None:
             check_part("world.devices", self.devices, Devices, "devices.Tiers()")
         listed = (self.events,) if hasattr(self.events, "drawn") else tuple(self.events)
         object.__setattr__(self, "events", listed)
         if not all(hasattr(entry, "events") for entry in listed):
             raise UserError("world.events is a list of Join, Leave, EventLog and RandomEvents")
-        self._check_attack()
-
-    def _check_attack(self) -> None:
         attacks = (self.attack,) if hasattr(self.attack, "update") else tuple(self.attack)
         object.__setattr__(self, "attack", attacks)
         for attack in attacks:
@@ -151,15 +162,18 @@ class Algorithm:
         return by_terms or self.personal is not None or self.mixing.personal
 
     def __post_init__(self) -> None:
-        check_parts(self)
-        if self.scale_at not in ("client", "server"):
-            raise UserError(f"algorithm.scale_at is 'client' or 'server', not {self.scale_at!r}")
-        if self.nonfinite not in ("stop", "absent"):
-            raise UserError(f"algorithm.nonfinite is 'stop' or 'absent', not {self.nonfinite!r}")
-        if self.newcomers not in ("initial", "average", "calibrated"):
-            raise UserError(f"algorithm.newcomers is 'initial', 'average' or 'calibrated', not {self.newcomers!r}")
-        if self.max_weight is not None and not self.max_weight > 0:
-            raise UserError(f"algorithm.max_weight must be above 0, not {self.max_weight}; leave it out for no cap")
+        check_parts(self, "algorithm.")
+        terms = tuple(self.terms) if isinstance(self.terms, list | tuple) else (self.terms,)
+        object.__setattr__(self, "terms", terms)
+        for term in terms:
+            check_part("algorithm.terms", term, Term, "Proximal(mu=0.1); derive your own from terms.LocalTerm")
+        if self.personal is not None and not callable(self.personal):
+            raise UserError(
+                f"algorithm.personal = {self.personal!r} is no rule for what stays home: give personal.batch_norm, "
+                "personal.Named('head.*'), or a function of a name and the model"
+            )
+        check_settings(self, scale_at=("client", "server"), nonfinite=("stop", "absent"), max_weight="(0, inf]")
+        check_settings(self, newcomers=("initial", "average", "calibrated"))
         check_algorithm(self)
 
     def metric_names(self, task: TaskSpec, asked: Evaluate) -> list[str]:
@@ -175,36 +189,6 @@ class Algorithm:
     def measures_personal(self, asked: Evaluate) -> bool:
         """Whether clients' own models are measured: as asked, else where something is their own."""
         return self.makes_own if asked.personal is None else asked.personal
-
-
-ALGORITHM_PARTS: dict[str, tuple[type, str]] = {
-    "local": (Local, "Local(SGD(lr=0.1), epochs=5)"),
-    "mixing": (Mixing, "FedAMP()"),
-    "compression": (Compression, "SparseTernary(keep=0.01)"),
-    "substitution": (Substitution, "Friends()"),
-    "weighting": (Weighting, "ByWork(); derive your own from roles.Weighting"),
-    "shares": (Shares, "Shares(by='uniform')"),
-    "aggregation": (Aggregation, "WeightedSum()"),
-    "server": (ServerStep, "ServerAdam()"),
-    "selection": (Selection, "selection.Fraction(0.5)"),
-    "membership": (Membership, "Membership(leave='decide')"),
-    "closing": (Closing, "Deadline(60)"),
-}
-
-
-def check_parts(algorithm: Algorithm) -> None:
-    """Every part of an algorithm plays the role it is given."""
-    for name, (role, example) in ALGORITHM_PARTS.items():
-        check_part(f"algorithm.{name}", getattr(algorithm, name), role, example)
-    terms = tuple(algorithm.terms) if isinstance(algorithm.terms, list | tuple) else (algorithm.terms,)
-    for term in terms:
-        check_part("algorithm.terms", term, Term, "Proximal(mu=0.1); derive your own from terms.LocalTerm")
-    object.__setattr__(algorithm, "terms", terms)
-    if algorithm.personal is not None and not callable(algorithm.personal):
-        raise UserError(
-            f"algorithm.personal = {algorithm.personal!r} is no rule for what stays home: give personal.batch_norm, "
-            "personal.Named('head.*'), or a function of a name and the model"
-        )
 
 
 @dataclass(frozen=True)
@@ -227,10 +211,8 @@ class Stop:
     simulated_hours: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("patience", "seconds", "bytes", "simulated_hours"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UserError(f"stop.{name} must be above 0, not {value}; leave it out for no limit")
+        limits = ("patience", "seconds", "bytes", "simulated_hours")
+        check_settings(self, **dict.fromkeys(limits, "(0, inf]"))
 
     @property
     def simulated_seconds(self) -> float:
@@ -274,28 +256,11 @@ class Experiment:
         if not isinstance(listed, tuple | list) or not all(isinstance(said, str) for said in listed):
             raise UserError(f'track is a text such as "tensorboard", or a list of them, not {self.track!r}')
         object.__setattr__(self, "track", tuple(listed))
-        check_part("world", self.world, World, "World(data.Digits(clients=20))")
-        check_part("algorithm", self.algorithm, AlgorithmSpec, "Algorithm(Local(epochs=5))")
-        check_part("task", self.task, TaskSpec, "Classification()")
-        check_part("evaluate", self.evaluate, Evaluate, "Evaluate(every=5)")
-        check_part("stop", self.stop, Stop, "Stop(target=0.9)")
-        check_part("runtime", self.runtime, RuntimeSpec, "InProcess(device='cpu')")
+        check_parts(self)
         for name in ("rounds", "seed"):
             if not isinstance(getattr(self, name), int):
                 raise UserError(f"{name} must be a whole number, not {getattr(self, name)!r}")
-        if self.rounds < 1:
-            raise UserError(f"an experiment needs at least 1 round, not {self.rounds}: set rounds")
-        if self.seed < 0:
-            raise UserError(f"a seed must not be negative, but is {self.seed}")
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: what was chosen, part by part."""
-        rows: dict[str, Any] = {"data": self.world.data, "model": self.model}
-        rows |= {name: part for name, part in chosen(self.world) if name != "data"}
-        rows |= dict(chosen(self.algorithm)) if isinstance(self.algorithm, Algorithm) else {"algorithm": self.algorithm}
-        shown = ("world", "model", "algorithm", "title")
-        rows |= {name: part for name, part in chosen(self) if name not in shown}
-        return settings_html(self.title or "Experiment", rows | {"rounds": self.rounds, "seed": self.seed})
+        check_settings(self, rounds="[1, inf)", seed="[0, inf)")
 
     def but(self, **changes: Any) -> Experiment:
         """The same experiment with some settings replaced, by path: `but(**{"algorithm.weighting": ByShare()})`.
@@ -312,7 +277,7 @@ class Experiment:
 def _with(thing: Any, path: list[str], value: Any) -> Any:
     if not hasattr(thing, path[0]):
         known = getattr(thing, "__dataclass_fields__", ())
-        raise UserError(f"{type(thing).__name__} has no setting {path[0]!r}: {nearest(path[0], known)}")
+        raise UserError(unknown_setting(type(thing).__name__, path[0], known))
     inner = value if len(path) == 1 else _with(getattr(thing, path[0]), path[1:], value)
     return replace(thing, **{path[0]: inner})
 

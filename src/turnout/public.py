@@ -23,7 +23,6 @@ import turnout.parts.schedules as schedules
 import turnout.parts.selection as selection
 import turnout.parts.server as server
 import turnout.parts.weighting as weighting
-import turnout.roles as roles
 import turnout.settings as runtime
 import turnout.tasks as tasks
 import turnout.world.attacks as attacks
@@ -75,17 +74,52 @@ class aggregation:  # noqa: N801
     """How updates become one: the weighted sum, and robust aggregations."""
 
     from turnout.parts.aggregation import Aggregation, WeightedSum
-    from turnout.parts.robust.clipping import CentredClip, NormClip
-    from turnout.parts.robust.coordinates import CoordinateMedian, TrimmedMean
-    from turnout.parts.robust.distances import GeometricMedian, Krum, MultiKrum
+    from turnout.parts.robust import (
+        CentredClip,
+        CoordinateMedian,
+        GeometricMedian,
+        Krum,
+        MultiKrum,
+        NormClip,
+        TrimmedMean,
+    )
 
 
 class compression:  # noqa: N801
     """How updates travel."""
 
     from turnout.parts.compression.base import Compression, Dense, Sending
-    from turnout.parts.compression.quantise import Quantise
-    from turnout.parts.compression.ternary import LiteralTernary, SparseTernary, TopK
+    from turnout.parts.compression.lossy import Quantise, SparseTernary, TopK
+
+
+class roles:  # noqa: N801
+    """The roles of an experiment, as classes: your own part that a file names must be derived from its role,
+    `class Median(to.roles.Aggregation)`. In Python any object with a role's methods will do.
+    """
+
+    from turnout.data.federation import DataSpec
+    from turnout.data.partition import Partition
+    from turnout.data.sizes import Sizes
+    from turnout.experiment import AlgorithmSpec
+    from turnout.models.layers import ModelSpec
+    from turnout.parts.aggregation import Aggregation
+    from turnout.parts.closing import Closing
+    from turnout.parts.compression.base import Compression
+    from turnout.parts.mixing import Mixing
+    from turnout.parts.optimizers import Optimizer
+    from turnout.parts.schedules import Schedule
+    from turnout.parts.selection import Selection
+    from turnout.parts.server import ServerStep
+    from turnout.parts.substitution.base import Substitution
+    from turnout.parts.terms.base import Term
+    from turnout.parts.weighting import Weighting
+    from turnout.running.tracking import Tracker
+    from turnout.settings import RuntimeSpec
+    from turnout.tasks import TaskSpec
+    from turnout.world.attacks import Attack
+    from turnout.world.devices import Devices
+    from turnout.world.events import Events
+    from turnout.world.participation import Participation
 
 
 class substitution:  # noqa: N801
@@ -99,11 +133,9 @@ class substitution:  # noqa: N801
 class terms:  # noqa: N801
     """Local methods, as terms of the gradient."""
 
-    from turnout.parts.terms.apfl import APFL
+    from turnout.parts.terms.baselines import APFL, MimeLite, Proximal
     from turnout.parts.terms.control_variates import VRLSGD, FedGATE, Scaffold
     from turnout.parts.terms.elastic import Elastic
-    from turnout.parts.terms.mime import MimeLite
-    from turnout.parts.terms.proximal import Proximal
 
 
 def __getattr__(name: str) -> Any:

@@ -27,8 +27,8 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.substitution.stale import Stale
+from turnout.parts.terms.baselines import Proximal
 from turnout.parts.terms.control_variates import Scaffold
-from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import ByShare, ByWork
 from turnout.world.participation import GroupDropout, Traces
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
-from turnout.errors import UserError, nearest
+from turnout.errors import UserError, check_settings
 
 ENGINES = ("auto", "native", "by-hand", "vmap", "loop", "channels-last")
 TRIED = {"by hand": "by-hand", **{name: name for name in ("native", "vmap", "loop", "channels-last")}}  # by record
 PRECISIONS = ("float32", "float64", "tf32")
+THREADS = "[1, 1024]"
 
 
 class RuntimeSpec(Protocol):
@@ -42,9 +43,6 @@ class RuntimeSpec(Protocol):
         ...
 
 
-MOST = {"threads": 1024, "chunk": 1 << 20, "workers": 10_000}
-
-
 @dataclass(frozen=True)
 class InProcess:
     """In this process, vectorised over clients, on the CPU or one GPU.
@@ -67,16 +65,7 @@ class InProcess:
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise UserError(f"runtime.engine is {self.engine!r}: {nearest(self.engine, ENGINES)}")
-        if self.precision not in PRECISIONS:
-            raise UserError(f"runtime.precision is {self.precision!r}: {nearest(self.precision, PRECISIONS)}")
-        for name in ("threads", "chunk"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= MOST[name]:
-                raise UserError(
-                    f"runtime.{name} must be 1 to {MOST[name]}, not {value}; leave it out to have it chosen"
-                )
+        check_settings(self, engine=ENGINES, precision=PRECISIONS, threads=THREADS, chunk="[1, 1048576]")
 
     @property
     def compute(self) -> InProcess:
@@ -129,8 +118,7 @@ class Processes:
     compute: InProcess = InProcess()
 
     def __post_init__(self) -> None:
-        if not 1 <= self.number <= MOST["threads"]:
-            raise UserError(f"runtime.number must be 1 to {MOST['threads']} processes, not {self.number}")
+        check_settings(self, number=THREADS)
 
     def on_threads(self, threads: int) -> Processes:
         return replace(self, compute=self.compute.on_threads(max(1, threads // self.number)))
@@ -164,12 +152,9 @@ class Ray:
     compute: InProcess = InProcess()
 
     def __post_init__(self) -> None:
-        if self.workers is not None and not 1 <= self.workers <= MOST["workers"]:
-            raise UserError(f"runtime.workers must be 1 to {MOST['workers']}, not {self.workers}; leave it out for all")
-        if not 1 <= self.cpus <= MOST["threads"]:
-            raise UserError(f"runtime.cpus must be 1 to {MOST['threads']} for each worker, not {self.cpus}")
-        if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
-            raise UserError(f"runtime.gpus must be 0, a part of one or a whole number for each worker, not {self.gpus}")
+        check_settings(self, workers="[1, 10000]", cpus=THREADS, gpus="[0, inf)")
+        if self.gpus > 1 and self.gpus != int(self.gpus):
+            raise UserError(f"Ray.gpus must be a part of one or a whole number for each worker, not {self.gpus}")
 
     def on_threads(self, threads: int) -> Ray:
         return self
@@ -206,13 +191,8 @@ class Evaluate:
     activations: bool = False
 
     def __post_init__(self) -> None:
-        if self.every < 1 or self.clients < 1:
-            raise UserError(
-                f"evaluate.every and evaluate.clients must be at least 1, not {self.every} and {self.clients}"
-            )
+        check_settings(self, every="[1, inf)", clients="[1, inf)")
 
 
 IN_FOLDER = (InProcess, Processes, Ray)  # what clients keep is in the run's folder, whichever of these worked
-
-
 KINDS = {"in-process": InProcess, "processes": Processes, "ray": Ray}

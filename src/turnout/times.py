@@ -18,7 +18,6 @@ class Times:
 
     begin_C       when each client was asked, after the beginning of the round
     download_C, train_C, upload_C  the time of each stage; NaN for absent clients
-    full_C        the time of complete work, all stages together
     bytes_down_C  the size of each download; NaN for absent clients
     late_C        whether the reply comes after the round is closed, or never
     up_C          the upload speed of each client, in bytes per second
@@ -33,7 +32,6 @@ class Times:
     download_C: Tensor
     train_C: Tensor
     upload_C: Tensor
-    full_C: Tensor
     bytes_down_C: Tensor
     late_C: Tensor
     up_C: Tensor

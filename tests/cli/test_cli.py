@@ -32,7 +32,7 @@ COMMANDS = [
     "export",
     "init",
     "data",
-    "trace record",
+    "trace device",
 ]
 
 
@@ -187,7 +187,7 @@ def test_the_folders_own_runs_go_on_with_more_rounds(capsys: Capture) -> None:
         ("run small.toml --json nowhere/x.json", "there is no folder nowhere"),
         ("run small.toml --json .", "--json .: is a folder"),
         ("run small.toml -q --out small.toml/x", "cannot be written into"),
-        ("run small.toml --set runtime.threads=100000", "runtime.threads must be 1 to 1024"),
+        ("run small.toml --set runtime.threads=100000", "threads must be at least 1 and at most 1024"),
         ("run small.toml -q --set stop.target=nan", "stop.target is not a number"),
         ("export . --model .", "--model .: is a folder"),
         ("run small.toml -q --out small.toml", "small.toml is a file, and a run needs a folder"),
@@ -202,8 +202,7 @@ def test_the_folders_own_runs_go_on_with_more_rounds(capsys: Capture) -> None:
         ("init my.txt", "an experiment file's name ends in .toml"),
         ("init my.toml --recipe digit", "did you mean 'digits'"),
         ("init my.toml --recipe participation --variant D", "participation has no variant 'D'"),
-        ("trace record --out small.toml", "small.toml exists"),
-        ("trace record --load 1.5", "from 0 to below 1"),
+        ("trace device --out small.toml", "small.toml exists"),
     ],
 )
 def test_a_mistake_is_one_sentence(arguments: str, sentence: str, capsys: Capture) -> None:
@@ -304,7 +303,7 @@ def test_a_command_of_a_missing_satellite_is_a_sentence(monkeypatch: pytest.Monk
 def test_help_and_version_come_without_torch() -> None:
     code = "import sys\nfrom turnout.cli import main\nmain({})\nassert 'torch' not in sys.modules, 'torch was loaded'"
     helps = [[name, "--help"] for name in ("run", "runs", "show", "plot", "predict", "export")]
-    for arguments in (["--help"], *helps, ["--version"], ["trace", "record", "--help"]):
+    for arguments in (["--help"], *helps, ["--version"], ["trace", "device", "--help"]):
         done = subprocess.run([sys.executable, "-c", code.format(arguments)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "turnout" in done.stdout
@@ -378,17 +377,6 @@ def test_data_says_where_it_looks(capsys: Capture) -> None:
     assert "data folder: sets" in out
     assert "missing: downloaded when first used" in out
     assert "found: sets" in out
-
-
-def test_a_trace_of_this_machine_is_recorded_and_used(capsys: Capture) -> None:
-    assert (
-        turnout("trace", "record", "--rounds", 2, "--epochs", 2, "--load", 0, "--load", 0.5, "--out", "mine.csv") == 0
-    )
-    out = capsys.readouterr().out
-    assert "load-0: finished " in out
-    assert "log: mine.csv (4 rows)" in out
-    trace = "world.participation={kind='fleet-log', path='mine.csv', mode='blocks', of='client'}"
-    assert turnout("run", "small.toml", "--set", trace, "--out", "out", "-q") == 0
 
 
 def test_python_m_turnout_is_the_same_program() -> None:

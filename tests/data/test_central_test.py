@@ -90,11 +90,13 @@ def accuracy_on(labels: set[int], prepared, server: Server) -> float:
 def test_labels_are_looked_up_once_for_the_same_members() -> None:
     data = ONE_LABEL.load(0)
     members = Members(10).leave(3)
-    first = data.central_rows(members)
-    assert data.central_rows(Members(10).leave(3)) is first
-    assert data.central_rows(Members(10).leave(4)) is not first
-    moved = data.to("cpu")
-    assert torch.equal(moved.central_rows(members), first)
+    first = data.central_test(members)
+    (rows,) = (row_R for row_R, _ in data.found.values.values())
+    assert data.central_test(Members(10).leave(3)) is not None
+    assert [row_R is rows for row_R, _ in data.found.values.values()] == [True]
+    data.central_test(Members(10).leave(4))
+    assert len(data.found.values) == 2
+    assert torch.equal(data.to("cpu").central_test(members)[0], first[0])
 
 
 def test_a_million_made_clients_are_not_enumerated() -> None:
@@ -162,12 +164,12 @@ def test_whoever_brings_nothing_new_shifts_the_objective_alone() -> None:
     assert "objective" not in records[1].extra  # it has left, and the objective keeps it
 
 
-def test_made_data_counts_the_clients_it_samples() -> None:
+def test_a_shift_of_made_data_is_in_the_record() -> None:
     data = Loader(
         lambda c: (torch.ones(4, 2) * c, torch.arange(4) % 2), clients=6, input_shape=(2,), classes=2, test_share=0.5
     )
     _, records = play(ready(arriving(to.Leave(2, 1), data=data)), 2)
-    assert records[1].extra["test_set"] == "6 -> 5 clients' samples"
+    assert records[1].extra["test_set"] == "12 -> 10 samples"
 
 
 def test_marks_survive_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from turnout.data import Digits, Equal, Noisy, Own, Pareto, Rows, Synthetic
 from turnout.data.partition import Classes, Clustered, OneLabel, Shards
 from turnout.errors import UserError
-from turnout.running.config.read import from_table
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.data())
@@ -58,7 +57,7 @@ def test_last_keeps_the_partitions_order():
     data = spec.load(seed=0)
     counts = data.train(torch.tensor([2]), 0).of(0)[1].bincount(minlength=10)
     assert sorted(counts.tolist())[-2:] == [60, 100]
-    assert data.groups().tolist() == [0, 1, 2, 3, 4]
+    assert data.groups.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_official_tests_have_the_clients_own_mix():
@@ -119,17 +118,6 @@ def test_noise_is_on_a_fifth_of_the_clients_and_in_training_only():
     assert (noisy.x.min(), noisy.x.max()) == (0, 1)
     with pytest.raises(UserError, match="share"):
         Noisy(clean_spec, share=2)
-
-
-def test_noise_by_the_names_of_paper_004():
-    """SPEC 1.3, MTFL item 10: the paper prints a variance of 4; the code has std 3.0 on MNIST and 0.2 on CIFAR."""
-    stds = {name: Noisy(Digits(clients=5), std=name).std for name in ("paper", "code-mnist", "code-cifar")}
-    assert stds == {"paper": 2.0, "code-mnist": 3.0, "code-cifar": 0.2}
-    assert Noisy(Digits(clients=5), std="paper") == Noisy(Digits(clients=5))
-    table = {"kind": "noisy", "std": "code-cifar", "data": {"kind": "digits", "clients": 5}}
-    assert from_table({"world": {"data": table}}).world.data == Noisy(Digits(clients=5), std=0.2)
-    with pytest.raises(UserError, match="did you mean 'code-cifar'"):
-        Noisy(Digits(clients=5), std="code-cifr")
 
 
 def test_pooled_tests_are_central_where_there_is_no_official_test():

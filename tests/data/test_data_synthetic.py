@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from turnout.data import Equal, Generated, LogNormal, Pareto, Pooled, Synthetic
+from turnout.data.federation import LRUCache
 from turnout.data.generated import ClientData
-from turnout.data.pooled import LRUCache
 from turnout.data.synthetic import _Maker
 from turnout.errors import UserError
 from turnout.rng import rng
@@ -41,7 +41,6 @@ def test_lognormal_is_fedprox():
     assert size_C.quantile(0.5).item() == pytest.approx(54.6 + 50, rel=0.03)
     assert size_C.quantile(0.8413).item() == pytest.approx(403.4 + 50, rel=0.06)
     assert size_C.min() >= 50
-    assert LogNormal(cap=100).draw(MANY, seed=0).max() == 100
 
 
 @pytest.mark.parametrize("sizes", [Pareto(), LogNormal(), Equal(9)])
@@ -59,11 +58,9 @@ def test_a_size_belongs_to_its_client(sizes):
         lambda: Pareto(floor=0),
         lambda: Pareto(floor=30, cap=20),
         lambda: LogNormal(std=-1),
-        lambda: LogNormal(cap=0),
         lambda: LogNormal(mean=1000),
         lambda: LogNormal(mean=math.nan),
         lambda: LogNormal(std=math.inf),
-        lambda: LogNormal(cap=math.nan),
         lambda: Pareto(index=math.nan),
         lambda: Pareto(scale=math.inf),
         lambda: Pareto(cap=math.inf),
@@ -149,9 +146,9 @@ def test_zero_zero_is_not_iid_and_the_iid_variant_is():
 
 
 def test_ninety_ten_per_client():
-    data = Synthetic(sizes=LogNormal(cap=500), clients=20).load(seed=0)
+    data = Synthetic(sizes=LogNormal(std=1.0), clients=20).load(seed=0)
     everyone = torch.arange(20)
-    size = LogNormal(cap=500).draw(everyone, seed=0)
+    size = LogNormal(std=1.0).draw(everyone, seed=0)
     train = torch.tensor([int(0.9 * n) for n in size.tolist()])
     assert torch.equal(data.examples(everyone), train)
     assert torch.equal(data.train(everyone, 0).count_C, train)
@@ -227,6 +224,5 @@ def test_what_was_made_is_kept_within_its_bytes():
 
 
 def test_a_law_with_a_heavy_tail_never_overflows():
-    assert LogNormal(mean=1000, cap=70).draw(MANY, seed=0).unique().tolist() == [70]
     assert LogNormal(mean=20, std=50).draw(MANY, seed=0).min() >= 50
-    assert Pareto(index=0.01, cap=10**30).draw(MANY, seed=0).min() >= 20
+    assert Pareto(index=0.01, cap=2**40).draw(MANY, seed=0).min() >= 20

@@ -115,7 +115,7 @@ def test_what_was_learnt_of_columns_can_be_kept_in_a_file(people):
 
 def test_what_was_done_is_said_in_a_sentence(people):
     note = Table(people, "income", "town", leave_out=("name",), test_share=0).load().note
-    assert "age is a number" in note
+    assert "age as numbers" in note
     assert "gaps (age) are filled with the mean" in note
     assert "job has 3 categories" in note
     assert "5 inputs" in note
@@ -177,7 +177,6 @@ def test_a_file_per_client(tmp_path):
     for town, first in (("bonn", 1), ("ulm", 3)):
         written(tmp_path, f"a,b,kind\n{first},x,no\n{first + 1},y,yes\n", f"towns/{town}.csv")
     for data in (
-        ClientFiles(tmp_path / "towns", "*.csv", label="kind", test_share=0),
         Table(tmp_path / "towns/*.csv", "kind", test_share=0),
         Table(tmp_path / "towns", "kind", test_share=0),
         Table("towns/*.csv", "kind", test_share=0),
@@ -201,12 +200,8 @@ def test_files_that_differ_are_refused(tmp_path):
         Table(tmp_path / "towns", "kind").load()
     with pytest.raises(UserError, match="no files"):
         Table(tmp_path / "towns/*.tsv", "kind").load()
-    with pytest.raises(UserError, match=r"label=.*column to predict"):
+    with pytest.raises(UserError, match="CSV files are read by Table"):
         ClientFiles(tmp_path / "towns", "*.csv").load()
-    with pytest.raises(UserError, match=r"label is for CSV files"):
-        ClientFiles(tmp_path / "towns", "*.npz", label="kind").load()
-    with pytest.raises(UserError, match=r"classes .* from the files"):
-        ClientFiles(tmp_path / "towns", "*.csv", label="kind", classes=2).load()
 
 
 def test_numbers_that_are_names_and_too_many_names(tmp_path):

@@ -177,7 +177,7 @@ def test_a_text_or_a_label_that_the_experiment_does_not_list_is_named(tmp_path):
         ({"labels": ("a", "a")}, "every class of the target once"),
         ({"labels": ()}, "every class of the target once"),
         ({"labels": ("a",), "regression": True}, "leave one of them out"),
-        ({"columns": (CategoryColumn("k", ("x",)),)}, "shown the answer"),
+        ({"columns": (CategoryColumn("k", ("x",)),)}, "is the label and also among the features"),
         ({"columns": (CategoryColumn("n", ("x",)),), "features": ("m",)}, "list the same columns"),
         ({"columns": ()}, "list the same columns"),
         ({"target": Standardised(0.0, 1.0), "standardise": False}, "set regression and standardise"),

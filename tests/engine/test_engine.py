@@ -21,7 +21,7 @@ from turnout.layout import lay_out
 from turnout.parts.local import steps_per_epoch
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.terms.base import LocalTerm
-from turnout.parts.terms.proximal import Proximal
+from turnout.parts.terms.baselines import Proximal
 from turnout.tasks import Classification, NextCharacter, Regression, TaskSpec
 from turnout.types import Samples
 

@@ -32,12 +32,12 @@ from turnout.engine.layers import (
 )
 from turnout.layout import Slot
 from turnout.machine import triton_tools
-from turnout.parts.compression.codec import ternary_kernel
+from turnout.parts.compression.codec import kernels
 from turnout.parts.compression.codec.picks import largest, largest_with_kernels, largest_with_torch
-from turnout.parts.compression.codec.ternary import Ternary
-from turnout.parts.substitution import projection_kernel
-from turnout.parts.substitution.random_projection import folded_at_once, signs
-from turnout.parts.terms import elastic_kernel
+from turnout.parts.compression.codec.sparse import Ternary
+from turnout.parts.substitution import projection
+from turnout.parts.substitution.projection import signs
+from turnout.parts.terms import elastic
 from turnout.parts.terms.base import At
 from turnout.running.tracks.prepare import prepare
 
@@ -227,8 +227,8 @@ def test_rows_that_32_bits_do_not_count_are_for_no_kernel(monkeypatch):
         few, many, none = (torch.empty(2, width, device="cuda:0") for width in (1 << 24, 1 << 31, 0))
     assert triton_tools.takes(few)
     assert not triton_tools.takes(few, many)
-    assert projection_kernel.fits(few)
-    assert not projection_kernel.fits(none)
+    assert projection.fits(few)
+    assert not projection.fits(none)
 
 
 def test_few_channels_have_kernels_of_their_own_in_float32(monkeypatch):
@@ -321,7 +321,11 @@ def test_ternary_messages_are_those_of_each_row_by_itself(place, keep):
     x, codec = drawn(4, sum(sizes)), Ternary(keep)
     x[1], x[2, 30:] = x[1].round(), 0
     left = torch.nn.functional.pad(x, (0, 3)).to(place.device)[:, : x.shape[1]]
-    coded = ternary_kernel.write(codec.form(slots), left) if place.swapped else codec.write(left, slots)
+    coded = (
+        kernels.write_message(left, codec.form(slots).pieces, codec.form(slots).longest)
+        if place.swapped
+        else codec.write(left, slots)
+    )
     pick = largest_with_kernels if place.swapped else largest_with_torch
     found, wanted = pick(x.to(place.device), codec.form(slots).pieces), largest(x, codec.form(slots).pieces)
     assert torch.equal(found.there_CK.cpu(), wanted.there_CK)
@@ -344,17 +348,15 @@ def test_rows_folded_by_a_kernel_are_the_sketch(place):
         for part, sign, turn in zip(x.split(300, 1), sign_P.split(300), turn_F.tolist(), strict=True)
     )
     there = x.to(place.device)
-    if place.swapped:
-        close(projection_kernel.folded(there, base, turn_F, 300).cpu(), wanted)
-    else:
-        close(folded_at_once(there, sign_P.to(place.device), turn_F, 300).cpu(), wanted)
+    fold = projection.folded_by_kernel if place.swapped else projection.folded
+    close(fold(there, base, turn_F, 300).cpu(), wanted)
 
 
 @everywhere
 def test_what_an_elastic_term_sends(place):
     u, w = drawn(3, 5000).abs(), drawn(3, 5000, seed=1)
     if place.swapped:
-        v, z = elastic_kernel.products(u.to(place.device), w.to(place.device))
+        v, z = elastic.products_by_kernel(u.to(place.device), w.to(place.device))
     else:
         sent = to.terms.Elastic()._message(u.to(place.device), w.to(place.device))
         v, z = sent["v"], sent["z"]

@@ -42,7 +42,7 @@ from turnout.machine.checksums import seal
 from turnout.machine.compiler import FLAGS, compiled, function
 from turnout.parts.local import steps_per_epoch
 from turnout.parts.optimizers import SGD, Adam
-from turnout.parts.terms.proximal import Proximal
+from turnout.parts.terms.baselines import Proximal
 from turnout.rng import key, keys
 from turnout.types import Samples
 from worlds import blobs, play, ready

@@ -23,7 +23,7 @@ from turnout.engine.train import Trainer
 from turnout.layout import lay_out
 from turnout.machine.compiler import FLAGS, compiler, function
 from turnout.parts.optimizers import SGD, Adam
-from turnout.parts.terms.proximal import Proximal
+from turnout.parts.terms.baselines import Proximal
 from turnout.types import Samples
 
 Shape = tuple[int, int, int]

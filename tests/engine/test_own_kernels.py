@@ -15,10 +15,9 @@ from turnout.engine.gradients import Looped, Vmapped
 from turnout.engine.job import cuda_graph_safe
 from turnout.engine.stacked import StackedConvolution
 from turnout.parts.optimizers import SGD, Adam
-from turnout.parts.terms.apfl import APFL
+from turnout.parts.terms.baselines import APFL, Proximal
 from turnout.parts.terms.control_variates import FedGATE, Scaffold
 from turnout.parts.terms.elastic import Elastic
-from turnout.parts.terms.proximal import Proximal
 
 SHAPES = {  # clients, batch, inputs, outputs, size, kernel, stride, padding
     "plain": (3, 2, 2, 5, (6, 7), (3, 3), (1, 1), (0, 0)),

@@ -150,7 +150,7 @@ def test_a_model_that_draws_in_evaluation_too_is_refused() -> None:
 
 def test_scores_of_such_models_are_reproducible_too() -> None:
     """The score track trains on the same engine."""
-    data = to.data.WithPublic(to.data.Digits(clients=4, partition=to.partition.Classes(per_client=2)))
+    data = to.data.Arriving(to.data.Digits(), [("1", "2"), ("2", "3"), ("3", "4"), ("4", "1")], per_label=20, public=20)
     algorithm = to.scores.Scores(to.Local(to.SGD(lr=0.1), epochs=1, batch_size=10))
     found = []
     for start in (1, 2):

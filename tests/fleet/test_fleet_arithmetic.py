@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from turnout.fleet.blocks import STAND_INS, Blocks, Sources, block_length
 from turnout.fleet.diagnosis import Diagnosis, diagnose, parts_to_try
 from turnout.fleet.diagnosis_page import _map
 from turnout.fleet.fleet_model import EVERYONE, FleetModel, Outages, chain_of, fit, out_rounds
 from turnout.fleet.groups import LIKE, Groups, _assigned, _sums, away_together
-from turnout.world.blocks import STAND_INS, Blocks, Sources, block_length
-from turnout.world.log import ParticipationLog
-from turnout.world.log_statistics import statistics
+from turnout.fleet.log_statistics import statistics
+from turnout.fleet.participation_log import ParticipationLog
 
 HOUR, DAY = 3600.0, 86400.0
 

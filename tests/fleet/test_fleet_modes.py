@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from turnout.fleet import ParticipationLog, Reading, read_fleet
+from turnout.fleet import ParticipationLog, Reading, check_like_log, read_fleet
+from turnout.fleet.blocks import Blocks, Sources, Whose
 from turnout.fleet.example import ExampleFleet
 from turnout.fleet.fleet_model import EVERYONE, fit
 from turnout.fleet.fleet_participation import FleetLog
 from turnout.fleet.groups import Groups, away_together
-from turnout.testing import check_like_log, check_participation
-from turnout.world.blocks import Blocks, Sources, Whose
-from turnout.world.log_statistics import presence, statistics
+from turnout.fleet.log_statistics import presence, statistics
+from turnout.testing import check_participation
 from turnout.world.participation import Dropout, OnOff
 
 HOURLY = Reading(every="1h")

@@ -262,7 +262,6 @@ CLOSINGS = {
     "deadline": to.closing.Deadline(seconds=1.2),
     "late": to.closing.Deadline(seconds=1.2, partial=False, late="use"),
     "first": to.closing.FirstReplies(count=3),
-    "percentile": to.closing.Percentile(),
     "buffered": to.closing.Buffered(size=2, concurrency=4),
 }
 DEVICES = to.devices.Tiers(slower=20000.0)

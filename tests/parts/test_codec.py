@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from turnout.errors import UserError
 from turnout.layout import Slot
-from turnout.parts.compression.codec.bits import Coded
 from turnout.parts.compression.codec.byte import Byte, Dither, turned
+from turnout.parts.compression.codec.messages import Coded, pieces_of
 from turnout.parts.compression.codec.picks import largest, largest_with_torch
-from turnout.parts.compression.codec.pieces import pieces_of
-from turnout.parts.compression.codec.ternary import Ternary, Values
+from turnout.parts.compression.codec.sparse import Ternary, Values
 from turnout.rng import key
 
 SIZES = (40, 7, 1, 12)

@@ -14,9 +14,9 @@ from turnout.cli import main
 from turnout.errors import UserError
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending, dense_bytes
-from turnout.parts.compression.codec.bits import Coded
-from turnout.parts.compression.codec.ternary import Ternary
-from turnout.parts.compression.error_feedback import BroadcastLog
+from turnout.parts.compression.codec.messages import Coded
+from turnout.parts.compression.codec.sparse import Ternary
+from turnout.parts.compression.lossy import BroadcastLog
 from turnout.parts.substitution import friends
 from turnout.running.result import open_run
 from turnout.running.tracks.weights import Weights
@@ -323,7 +323,7 @@ def test_7_3_rule_7_friends_by_what_arrives_or_by_a_sketch():
         )
         server, records = play(prepared, 4)
         _, alike = friends.similarity(server.substitution)
-        group, away_from_oneself = prepared.runtime.clients.federation.groups(), ~torch.eye(8, dtype=torch.bool)
+        group, away_from_oneself = prepared.runtime.clients.federation.groups, ~torch.eye(8, dtype=torch.bool)
         mates = (group[:, None] == group) & away_from_oneself
         margins[name] = float(alike[mates].mean() - alike[~mates & away_from_oneself].mean())
         up[name] = records[0].bytes_up
@@ -378,7 +378,6 @@ selection = {{kind = "count", clients = 5}}
         'kind = "sparse-ternary"\nkeep = 0.1\nkeep_down = 0.2\nreset_after = 3',
         'kind = "top-k"\nkeep = 0.1\nscope = "model"',
         'kind = "quantise"',
-        'kind = "literal-ternary"',
     ],
     ids=lambda text: text.split('"')[1],
 )
@@ -396,14 +395,13 @@ def test_resumed_is_uninterrupted(compression: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: to.compression.SparseTernary(0), "keep is a share above 0"),
-        (lambda: to.compression.SparseTernary(0.1, 1.5), "keep_down is a share above 0"),
+        (lambda: to.compression.SparseTernary(0), "keep must be above 0"),
+        (lambda: to.compression.SparseTernary(0.1, 1.5), "keep_down must be above 0"),
         (lambda: to.compression.TopK(0.1, scope="layer"), "known are model, tensor"),
         (lambda: to.compression.TopK(0.1, directions="down"), "directions is 'down'"),
-        (lambda: to.compression.TopK(0.1, residual_decay=1.5), "residual_decay is in"),
-        (lambda: to.compression.TopK(0.1, reset_after=0), "reset_after is at least 1"),
+        (lambda: to.compression.TopK(0.1, residual_decay=1.5), "residual_decay must be"),
+        (lambda: to.compression.TopK(0.1, reset_after=0), "reset_after must be at least 1"),
         (lambda: to.compression.Quantise("up"), "rounding is 'up'"),
-        (lambda: to.compression.LiteralTernary(2), "keep is a share"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(make, words):

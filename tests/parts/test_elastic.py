@@ -486,7 +486,7 @@ def test_as_a_file():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"strength": -1.0}, "from 0 on"),
+        ({"strength": -1.0}, "strength must be at least 0"),
         ({"reduce": "means"}, "mean"),
         ({"step": "prox"}, "proximal"),
         ({"samples": 0}, "at least 1"),

@@ -17,11 +17,10 @@ import turnout as to
 from same_rows import same
 from turnout import testing
 from turnout.errors import UserError
-from turnout.parts.substitution import friends, random_projection
+from turnout.parts.substitution import friends
 from turnout.parts.substitution.base import Substitutes
 from turnout.parts.substitution.similarity_table import Pairs
 from turnout.parts.updates import Updates
-from turnout.rng import key, rng, uniform
 from turnout.running.config.read import from_table, load
 from turnout.running.config.write import to_toml
 from turnout.running.records.records import Records
@@ -77,8 +76,6 @@ class ByTheBook:
         self.C = [set(range(clients)) - {k} for k in range(clients)]
 
     def score(self, a: Tensor, b: Tensor) -> float:
-        if self.part.similarity == "distance":
-            return -float((a - b).norm())
         return min(1.0, max(0.0, 0.5 * (float(a @ b / (a.norm() * b.norm())) + 1)))
 
     def observe(self, S: list[int], D: Tensor, work: Tensor) -> int:
@@ -126,7 +123,6 @@ class ByTheBook:
 
 PARTS = [
     to.substitution.Friends(),
-    to.substitution.Friends("distance"),
     to.substitution.Friends(min_common=3),
     to.substitution.Friends(weight_by_work=True),
     to.substitution.Friends(candidates=to.substitution.Candidates(theta_scale=0.03, min_common=1)),
@@ -134,7 +130,7 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize("part", PARTS, ids=["plain", "distance", "thrice", "by-work", "pruned", "pruned-late"])
+@pytest.mark.parametrize("part", PARTS, ids=["plain", "thrice", "by-work", "pruned", "pruned-late"])
 @pytest.mark.parametrize("seed", range(3))
 def test_friends_are_those_of_the_loops(part: to.substitution.Friends, seed: int) -> None:
     """SPEC §5.2: R, N, φ, and the pairs compared; §5.3: candidates. Vectorised is the loop."""
@@ -756,7 +752,7 @@ def test_pruning_leaves_only_pairs_of_a_kind_to_compare() -> None:
 @given(seed=st.integers(0, 10**6), size=st.integers(3, 40), width=st.integers(1, 130))
 @settings(max_examples=25, deadline=None)
 def test_a_sketch_folds_every_column_once_with_a_sign(seed: int, size: int, width: int) -> None:
-    from turnout.parts.substitution.random_projection import sketch
+    from turnout.parts.substitution.projection import sketch
 
     units = sketch(torch.eye(width), size, seed, t=3)
     assert (units.abs().sum(1) == 1).all()
@@ -769,7 +765,7 @@ def test_a_sketch_folds_every_column_once_with_a_sign(seed: int, size: int, widt
 
 def test_cosines_of_sketches_are_off_by_one_over_the_root_of_their_size() -> None:
     """And by less in a mean over rounds, for which signs are drawn anew."""
-    from turnout.parts.substitution.random_projection import sketch
+    from turnout.parts.substitution.projection import sketch
 
     g = torch.Generator().manual_seed(0)
     x_RP = torch.randn(30, 5000, generator=g)
@@ -831,31 +827,6 @@ def test_resumed_is_uninterrupted(part: object, tmp_path: Path) -> None:
         assert set(records.clients()["friend"].tolist()) > {-1}
 
 
-def test_growing_batches() -> None:
-    """Paper 003, §5: B_t = B_0 t; E epochs of fewer and larger steps, down to one full batch."""
-    local = to.Local(to.SGD(lr=0.1), epochs=1, batch_size=2, growing_batch=True)
-    experiment = world([8, 12], local=local, weighting=to.weighting.ByShare())
-    for t, steps in enumerate([(4, 6), (2, 3), (2, 2), (1, 2), (1, 2), (1, 1), (1, 1)]):
-        prepared = ready(experiment)
-        _, steps_C = prepared.runtime.turn_out(torch.arange(2), t)
-        assert steps_C.tolist() == list(steps)
-    prepared = ready(experiment)
-    state, losses = prepared.begin(), []
-    for t in range(8):
-        state, record = prepared.round(state, t)
-        losses.append(record.train_loss)
-    assert all(math.isfinite(loss) for loss in losses)
-    # From round 5 on each update is one full-batch gradient step.
-    x, y = prepared.runtime.clients.federation.train(torch.tensor([1]), 0).of(0)
-    weight, bias = prepared.model.layout.unpack(state.shared_P).values()
-    w, b = weight.clone().requires_grad_(), bias.clone().requires_grad_()
-    torch.nn.functional.cross_entropy(x.double() @ w.T + b, y).backward()
-    single = ready(experiment.but(**{"world.participation": Days((0.0, 1.0))}))
-    moved_P = single.round(state, 9)[0].shared_P - state.shared_P
-    expected_P = -0.1 * torch.cat([w.grad.reshape(-1), b.grad]) * 12 / 20
-    torch.testing.assert_close(moved_P, expected_P)
-
-
 def test_friends_in_a_file(tmp_path: Path) -> None:
     experiment = to.Experiment().but(
         **{
@@ -874,13 +845,11 @@ def test_friends_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: to.substitution.Friends("cosin"), "cosine"),
-        (lambda: to.substitution.Friends("distance", candidates=to.substitution.Candidates()), r"\[0, 1\]"),
-        (lambda: to.substitution.Friends(remember=1), "remember 2"),
+        (lambda: to.substitution.Friends(remember=1), "remember must be at least 2"),
         (lambda: to.substitution.Friends(near_tie=-1.0), "near_tie"),
         (lambda: to.substitution.Candidates(theta_scale=0.0), "theta_scale"),
         (lambda: to.substitution.Candidates(min_common=0), "at least 1"),
-        (lambda: to.substitution.Stale("old"), "'update' or 'weights'"),
+        (lambda: to.substitution.Stale("old"), "known are update, weights"),
     ],
 )
 def test_mistakes_are_sentences(make, says: str) -> None:
@@ -904,14 +873,3 @@ def test_a_broken_substitution_is_caught() -> None:
 def test_an_empty_table_knows_nobody() -> None:
     pairs = Pairs.empty(weighted=False)
     assert pairs.find(torch.tensor([3])).tolist() == [-1]
-
-
-@pytest.mark.parametrize("width", [4, 255, 256, 1000, 1024])
-def test_folding_at_once_is_folding_one_after_another(width):
-    """The form for a GPU: one gather and one sum, in the same order of additions."""
-    x_RP = torch.randn(7, width, generator=rng(0, "rows"), dtype=torch.float64)
-    base, folds = key(5, "sketch", 2), -(-width // 256)
-    turn_F = (uniform(5, "turn", 2, ids=torch.arange(folds)) * 256).long()
-    sign_P = random_projection.signs(base, torch.arange(width)).double()
-    at_once = random_projection.folded_at_once(x_RP, sign_P, turn_F, 256)
-    torch.testing.assert_close(at_once, random_projection.sketch(x_RP, 256, seed=5, t=2))

@@ -345,12 +345,14 @@ def test_past_the_deadline_nobody_is_dropped():
 
 def test_who_is_hardly_ever_there_is_dropped_and_may_rejoin():
     """001 Cor. 1 with y_a = 1 for client 2: dropped once the others have answered 1.5 times on average, so after two
-    rounds, back as a newcomer after 3 more, judged again."""
-    drop = to.membership.DropInactive(J=1.0, C=1.0, least=1.5, rejoin_after=3)
-    experiment = town(fractions=FRACTIONS, membership=to.Membership(drop=drop, deadline=1000), rounds=9)
+    rounds, back as a newcomer by an event, judged again."""
+    drop = to.membership.DropInactive(J=1.0, C=1.0, least=1.5)
+    experiment = town(
+        to.Leave(2, 4), to.Join(2, 5), fractions=FRACTIONS, membership=to.Membership(drop=drop, deadline=1000), rounds=9
+    )
     _, records = play(ready(experiment), 9)
     events = [(r.round, *e[:2]) for r in records for e in r.events]
-    assert events == [(2, 2, "drop"), (5, 2, "join"), (7, 2, "drop")]
+    assert events == [(2, 2, "drop"), (4, 2, "leave"), (5, 2, "join"), (7, 2, "drop")]
     assert records[2].events[0][2] == "away in 2 of the 2 rounds it was asked"
     assert records[2].clock == 0
     assert weights(records[2]) == pytest.approx([8 / 36, 12 / 36, 16 / 36])
@@ -480,9 +482,6 @@ def test_an_event_of_the_world_about_somebody_who_was_dropped():
     assert next(e for r in records for e in r.events if e[1] != "drop") == (2, "leave", "was dropped before")
     assert records[5].events[0][:2] == (2, "join")
     assert [r.members for r in records] == [4, 4, 3, 3, 3, 4]
-    patient = to.Membership(drop=dataclasses.replace(drop, rejoin_after=3))
-    _, records = play(ready(town(to.Leave(2, 4), fractions=FRACTIONS, membership=patient)), 6)
-    assert [r.members for r in records] == [4, 4, 3, 3, 3, 3], "who has left does not rejoin by itself"
 
 
 # -- everything else follows
@@ -607,8 +606,6 @@ def test_wrong_settings_are_refused_with_a_sentence():
             to.Membership(**settings)
     with pytest.raises(UserError, match="gamma"):
         to.membership.Constants(1.0, 1.0, 0.0)
-    with pytest.raises(UserError, match="rejoin_after"):
-        to.membership.DropInactive(rejoin_after=0)
     with pytest.raises(UserError, match=r"rarely.*must be above 0"):
         to.membership.DropInactive(rarely=0.0)
 

@@ -50,7 +50,7 @@ class Marked:
     def load(self, seed, data_dir=None):
         found = self.data.load(seed, data_dir)
         marks = torch.tensor([c in self.noisy for c in range(found.clients)])
-        return dataclasses.replace(found, noisy_N=marks if self.noisy else None)
+        return dataclasses.replace(found, noisy=marks if self.noisy else None)
 
 
 def own_module(prepared, server, client: int) -> torch.nn.Module:
@@ -468,8 +468,8 @@ def test_stopping_by_clients_own_accuracy(tmp_path):
 def test_noisy_clients_are_known():
     data = to.data.Noisy(to.data.Digits(clients=10, sizes=to.data.Equal(20)), share=0.3)
     federation = data.load(seed=3)
-    assert federation.noisy().nonzero().squeeze(1).tolist() == data.clients(10, 3).tolist()
-    assert to.data.Digits(clients=2).load(0).noisy() is None
+    assert federation.noisy.nonzero().squeeze(1).tolist() == data.clients(10, 3).tolist()
+    assert to.data.Digits(clients=2).load(0).noisy is None
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def test_noisy_clients_are_known():
             "nothing is",
         ),
         ({"algorithm.newcomers": "average"}, "share_personal"),
-        ({"algorithm.newcomers": "averaged"}, "'initial', 'average' or 'calibrated'"),
+        ({"algorithm.newcomers": "averaged"}, "did you mean 'average'"),
         ({"algorithm.newcomers": "calibrated", "algorithm.personal": to.personal.Named("output.*")}, "BatchNorm"),
         ({"algorithm.newcomers": "calibrated", "algorithm.personal": None}, "personal BatchNorm statistics"),
     ],

@@ -14,8 +14,7 @@ from torch import Tensor
 import turnout as to
 from turnout.errors import UserError
 from turnout.parts.aggregation import Combined, combined_of
-from turnout.parts.robust.coordinates import coordinate_median, trimmed_mean
-from turnout.parts.robust.distances import geometric_median
+from turnout.parts.robust import coordinate_median, geometric_median, trimmed_mean
 from turnout.parts.updates import Updates
 from turnout.running.tracks.preflight import preflight
 from turnout.types import Turnout
@@ -230,7 +229,7 @@ def test_norm_clipping_with_a_limit_has_no_breakdown_point_but_moves_by_the_host
 def test_in_single_precision_and_over_many_columns_it_is_the_same(part, monkeypatch: pytest.MonkeyPatch):
     rows = torch.randn(5, 40, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     whole = centre(part, rows)
-    monkeypatch.setattr("turnout.parts.robust.votes.BLOCK", 35)  # seven columns at a time
+    monkeypatch.setattr("turnout.parts.robust.BLOCK", 35)  # seven columns at a time
     torch.testing.assert_close(centre(part, rows), whole)
     single = combined_of(part.combine(updates_of(rows.float()), torch.full((5,), 0.2, dtype=torch.float64))).update_P
     torch.testing.assert_close(single.double(), whole, atol=1e-5, rtol=1e-4)

@@ -34,7 +34,7 @@ def busy_world(rounds: int = 60, **algorithm) -> to.Experiment:
 
 def test_twenty_joins_and_leaves_killed_and_resumed(tmp_path: Path):
     """`kill -9` in the middle, `--resume`, and every record is as in a run that was never interrupted."""
-    drop = to.membership.DropInactive(J=1.0, C=20.0, rarely=math.inf, least=6.0, rejoin_after=10)
+    drop = to.membership.DropInactive(J=1.0, C=20.0, rarely=math.inf, least=6.0)
     experiment = busy_world(90, membership=to.Membership(leave="decide", drop=drop))
     killed, whole = killed_and_resumed(experiment, tmp_path, after=30)
     with Records.read(whole / "records.sqlite") as records:
@@ -53,7 +53,7 @@ def test_twenty_joins_and_leaves_killed_and_resumed(tmp_path: Path):
         {"membership": to.Membership(join="vanilla"), "terms": (Control(),), "weighting": to.weighting.FedNova()},
         {
             "membership": to.Membership(
-                leave="decide", rule="sqrt", drop=to.membership.DropInactive(C=10.0, rarely=math.inf, rejoin_after=3)
+                leave="decide", rule="sqrt", drop=to.membership.DropInactive(C=10.0, rarely=math.inf)
             ),
             "shares": to.weighting.Shares(over="unbiased"),
             "selection": to.selection.Fraction(0.5),

@@ -15,7 +15,7 @@ from bytes_runtime import BytesOnly, Process
 from example_experiments import scaffold, ternary
 from parity import shrunk
 from turnout.parts.compression.base import Sending
-from turnout.parts.compression.codec.ternary import Ternary
+from turnout.parts.compression.codec.sparse import Ternary
 from turnout.running.tracks.prepare import prepare
 from turnout.runtimes import border, wire
 from turnout.runtimes.border import Refused

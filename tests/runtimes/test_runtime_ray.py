@@ -97,5 +97,5 @@ def test_an_address_where_nobody_is_says_so_at_once():
 
 @pytest.mark.parametrize("wrong", [{"workers": 0}, {"cpus": 0}, {"gpus": 1.5}])
 def test_settings_that_make_no_sense(wrong):
-    with pytest.raises(to.UserError, match=f"runtime.{next(iter(wrong))}"):
+    with pytest.raises(to.UserError, match=f"Ray.{next(iter(wrong))}"):
         to.runtime.Ray(**wrong)

@@ -11,7 +11,6 @@ import torch
 
 import turnout as to
 from score_worlds import LABELS, SETS, Arrive, play, public, score_world, stream
-from turnout.data.labels import Means, Vocabulary
 from turnout.running import stop_rules
 from turnout.running.config.read import from_table
 from turnout.running.tracks.prepare import prepare
@@ -39,31 +38,12 @@ class Says:
         return x, said
 
 
-def test_what_a_client_says_is_mapped_and_means_the_same():
-    """Client 1 says BEE and Cow, client 2 numbers its labels: with a mapping the run is the one of plain names."""
-    words = {1: {"bee": "BEE", "cow": "Cow"}, 2: {"cow": 0, "dog": 1}}
-    sets = (SETS[0], ("BEE", "Cow"), (0, 1))
-    mapping = (Means("BEE", "bee"), Means("Cow", "cow"), Means(0, "cow", client=2), Means(1, "dog", client=2))
-    plain = prepare(score_world())
-    other = prepare(score_world(data=stream(function=Says(words), label_sets=sets, mapping=mapping)))
-    assert torch.equal(plain.round(plain.begin(), 0)[0].table.score_RL, other.round(other.begin(), 0)[0].table.score_RL)
-    for t in range(2):
-        mine, theirs = (track.runtime.federation.train(torch.arange(3), t).y for track in (plain, other))
-        assert torch.equal(mine, theirs)
-
-
-def test_a_mapping_may_be_for_one_client():
-    words = Vocabulary(("cat", "dog"), (Means(1, "cat", client=0), Means(1, "dog", client="bob")), ("ann", "bob"))
-    assert words.number(1, 0) == 0
-    assert words.number(1, 1) == 1
-
-
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
-        (("Bee", "cow"), "client 1 has a label 'Bee', and the public set has no label of that name: did you mean"),
-        (("bee", 2), "client 1 has the number 2 for a label"),
-        (("bee", 2), "numbers mean something else to every client, so labels are names"),
+        (("Bee", "cow"), "client 1 has a label 'Bee', and the public set has none of that name"),
+        (("bee", 2), "client 1 has a label 2"),
+        (("bee", 2), "numbers mean something else to every client"),
         (("bee", "bee"), "client 1 names a label twice"),
         (("bee",), "client 1 has 1 label"),
     ],
@@ -77,7 +57,7 @@ def test_other_names_and_numbers_are_refused(said, wanted):
     ("words", "wanted"),
     [
         ({1: {"bee": "Bee"}}, "client 1 has a label 'Bee'"),
-        ({2: {"cow": 2, "dog": 3}}, "client 2 has the number 2 for a label"),
+        ({2: {"cow": 2, "dog": 3}}, "client 2 has a label 2"),
         ({1: {"bee": "dog"}}, "client 1, round 0, holds a sample of 'dog', which is not among its labels (bee, cow)"),
     ],
 )
@@ -123,10 +103,7 @@ def test_samples_with_other_names_are_refused(words, wanted):
         (lambda: to.data.Dip(0, 0, 0.0), "a share is above 0"),
         (lambda: arriving(public=500).load(), "too few for 500 public ones"),
         (lambda: arriving(labels=(("3", "five"),)).load(), "client 0 has a label 'five'"),
-        (lambda: arriving(mapping={"five": "55"}).load(), "leads to '55'"),
         (lambda: to.data.Arriving(to.data.Synthetic(clients=3), PAIRS).load(), "labelled set"),
-        (lambda: to.data.WithPublic(to.data.Synthetic(clients=3), per_label=0), "per_label is at least 1"),
-        (lambda: to.data.WithPublic(stream()).load(), "WithPublic needs a labelled data set in one pool, not Stream"),
         (lambda: from_table({"algorithm": {"kind": "scores", "row": "all"}}), "unknown setting algorithm.row"),
         (lambda: from_table({"algorithm": {"kind": "score"}}), "there is no algorithm of kind 'score': did you mean"),
         (lambda: stop_rules.metric_of(score_world().but(**{"stop.metric": "global_loss"})),
@@ -182,30 +159,12 @@ def test_the_mix_shifts_and_a_dip_is_once():
 
     def count(client: int, t: int) -> list[int]:
         y = found.train(torch.tensor([client]), t).of(0)[1]
-        return [int((y == label).sum()) for label in found.own[client]]
+        return [int((y == label).sum()) for label in found.public.label_set(client, t)]
 
     counts = [[count(c, t) for t in range(6)] for c in range(3)]
     assert len({tuple(n) for n in counts[0]}) > 3
     assert sum(counts[1][2]) <= 3
     assert all(19 <= sum(n) <= 21 for t, n in enumerate(counts[1]) if t != 2)
-
-
-def test_any_data_with_a_public_set():
-    """Ten clients with two digits each, as another partition deals them."""
-    data = to.data.WithPublic(to.data.Digits(clients=10, partition=to.partition.Classes(per_client=2)), per_label=8)
-    found = data.load(seed=0)
-    for client in range(10):
-        set_l = found.public.label_set(client, 0)
-        assert torch.equal(found.train(torch.tensor([client]), 0).of(0)[1].unique(), set_l)
-    experiment = to.Experiment(
-        to.World(data, to.participation.Dropout(0.3)), to.models.MLP(8), to.scores.Scores(), rounds=2,
-        runtime=to.runtime.InProcess(device="cpu", threads=1),
-    )  # fmt: skip
-    track = prepare(experiment)
-    assert len(track.runtime.clients.made) == 1
-    state, record = track.round(track.begin(), 0)
-    assert record.answered < 10
-    assert len(track.evaluate(state, 0).per_client["consensus_accuracy"][0]) == 10
 
 
 def test_the_same_world_can_federate_weights():

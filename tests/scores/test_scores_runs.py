@@ -57,8 +57,7 @@ def test_a_file_by_hand():
         [world.data]
         kind = "arriving"
         data = "digits"
-        labels = [["3", "5"], ["5", "Eight"]]
-        mapping = { Eight = "8" }
+        labels = [["3", "5"], ["5", "8"]]
         per_label = 5
         public = 10
         [algorithm]

@@ -368,7 +368,7 @@ class Draws:
             to.closing.Deadline(seconds=2.0),
             to.closing.Deadline(seconds=2.0, partial=False, late=late),
             to.closing.FirstReplies(share=0.6, late=late),
-            to.closing.Percentile(percent=50.0, window=9, partial=late == "discard", late=late),
+            to.closing.FirstReplies(count=2, seconds=3.0, late=late),
         )
         buffered = (to.closing.Buffered(size=2), to.closing.Buffered(size=1, concurrency=3)) if late == "use" else ()
         return self.one("closing", to.closing.WaitForAll(), to.closing.WaitForAll(), *closings, *buffered)
@@ -384,8 +384,7 @@ class Draws:
             to.InverseClock(),
             to.schedules.TheoryRate(1.0, 2.0, 4.0, 400.0),
         )
-        growing = self.chance("growing", 1)
-        return to.Local(self.optimizer(), **work, batch_size=4, schedule=schedule, growing_batch=growing)
+        return to.Local(self.optimizer(), **work, batch_size=4, schedule=schedule)
 
     def optimizer(self) -> Any:
         # eps and tau: below BatchNorm a bias has no gradient but rounding, and a small number would make steps of it
@@ -462,10 +461,7 @@ class Draws:
         )
 
     def substitution(self) -> Any:
-        similarity = self.one("similarity", "cosine", "cosine", "cosine", "distance")
-        candidates = None
-        if similarity == "cosine" or self.chance("candidates by distance", 2):
-            candidates = self.one("candidates", None, to.substitution.Candidates(theta_scale=0.05, min_common=1))
+        candidates = self.one("candidates", None, to.substitution.Candidates(theta_scale=0.05, min_common=1))
         more = {
             "near_tie": self.one("near tie", 0.0, 0.0, 0.1),
             "weight_by_work": self.chance("weight by work", 3),
@@ -473,7 +469,7 @@ class Draws:
             "project_above": self.one("project above", 1e9, 0.0),
             "client_sketch": self.one("client sketch", 0, 0, 16),
         }
-        friends = functools.partial(to.substitution.Friends, similarity=similarity, candidates=candidates, **more)
+        friends = functools.partial(to.substitution.Friends, candidates=candidates, **more)
         others = (
             functools.partial(kind)
             for kind in (to.substitution.NoSubstitution, to.substitution.Spread, to.substitution.Stale)
@@ -508,7 +504,7 @@ class Draws:
 
     def server(self) -> Any:
         apply = to.server.ServerSGD()
-        adaptive = (kind(tau=1e-2) for kind in (to.server.ServerAdam, to.server.ServerYogi, to.server.ServerAdagrad))
+        adaptive = [to.server.ServerAdam(tau=1e-2)] * 3
         return self.one("server", apply, apply, apply, to.server.ServerSGD(0.5), *adaptive)
 
     def selection(self) -> Any:
@@ -516,9 +512,7 @@ class Draws:
         return self.one("selection", everyone, everyone, to.selection.Fraction(0.6), to.selection.Count(4))
 
     def membership(self) -> Any:
-        drop = to.membership.DropInactive(
-            J=1.0, C=0.1, rarely=math.inf, least=1, rejoin_after=self.one("rejoin", None, 1)
-        )
+        drop = to.membership.DropInactive(J=1.0, C=0.1, rarely=math.inf, least=1)
         surveyed, lends = self.one("surveyed", 200, 2, 0), self.substitution().func.lends
         return functools.partial(
             to.Membership,

@@ -7,7 +7,7 @@ from typing import Any
 
 import turnout as to
 from turnout.experiment import Algorithm, Evaluate, Experiment, World
-from turnout.parts.compression.ternary import SparseTernary
+from turnout.parts.compression.lossy import SparseTernary
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.substitution.base import NoSubstitution, Spread

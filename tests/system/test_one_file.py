@@ -21,7 +21,6 @@ class {name}:
 KINDS = {{"brand-new": {name}}}
 """
 PLACES = {  # a file to add, and where its class is public
-    "world/events/poisson_joins.py": "to.events.BrandNewEvent",
     "data/brand_new.py": "to.data.BrandNewData",
     "models/brand_new.py": "to.models.BrandNewModel",
     "parts/terms/brand_new.py": "to.terms.BrandNewTerm",

@@ -30,7 +30,6 @@ DEVICES = "client,tier,gflops,down_mbps,up_mbps,latency\n" + "".join(f"{c},t{c %
 FILES = {"log.csv": LOG, "events.csv": EVENTS, "devices.csv": DEVICES}
 EXAMPLES: list[Any] = [
     to.substitution.Stale("weights"),
-    to.substitution.Friends("distance"),
     to.substitution.Friends(client_sketch=3),
     participation.Traces(first=8),
     participation.Homogeneous("T50"),
@@ -38,7 +37,6 @@ EXAMPLES: list[Any] = [
     participation.Stratified(0.5),
     participation.OnOff(4, 2),
     participation.TurnoutLog("log.csv"),
-    participation.TurnoutLog("log.csv", mode="blocks"),
     FleetLog("log.csv"),
     FleetLog("log.csv", mode="blocks"),
     FleetLog("log.csv", mode="blocks", of="client", length=3),
@@ -49,7 +47,7 @@ EXAMPLES: list[Any] = [
     AsFleetLog("log.csv", reading=Reading(missing="absent")),
     to.devices.DeviceFile("devices.csv", noise=0.1),
     to.devices.DeviceFile("devices.csv", mode="resample"),
-    to.devices.SpreadDevices(law="pareto", slow_chance=0.5, charging=to.devices.ChargingHours()),
+    to.devices.SpreadDevices(law="pareto", slow_chance=0.5),
     to.closing.Deadline(5, partial=False, late="use"),
     to.closing.FirstReplies(count=2, seconds=8),
     to.Join(3, 5),
@@ -64,7 +62,6 @@ EXAMPLES: list[Any] = [
     to.compression.TopK(0.2),
     to.compression.TopK(0.2, feedback=False),
     to.compression.Quantise("nearest", feedback=True),
-    to.compression.LiteralTernary(0.2),
     to.SGD(momentum=0.9, weight_decay=0.1),
     to.Adam(moments="local", count="none"),
     to.server.ServerSGD(0.5),

@@ -40,28 +40,6 @@ def parsed(text: str) -> ET.Element:
 # -- what is shown
 
 
-def test_an_experiment_shows_what_was_chosen():
-    text = small(title="a <b> & c", **{"algorithm.weighting": to.weighting.ByShare()})._repr_html_()
-    words = " ".join(parsed(text).itertext())
-    assert "a <b> & c" in words
-    for said in ("Synthetic(clients=6", "Dropout(rate=0.4", "Logistic", "ByShare()", "epochs=2", "3"):
-        assert said in words
-    assert "Dense" not in words  # nobody chose it
-    assert len(text) < 4000
-
-
-def test_tensors_modules_and_functions_are_shown_in_a_few_words():
-    data = to.data.Own(torch.zeros(300, 8), torch.zeros(300).long(), owner=list(range(300)))
-    experiment = to.Experiment(to.World(data), torch.nn.Linear(8, 2), rounds=1)
-    text = experiment._repr_html_()
-    assert "tensor [300, 8]" in text
-    assert "a list of 300" in text
-    assert "Linear" in text
-    assert len(text) < 3000
-    lambdas = to.Experiment(to.World(data), lambda shape, classes: torch.nn.Linear(8, 2))
-    assert "a function" in lambdas._repr_html_()
-
-
 def test_a_run_shows_its_numbers_and_curves(run):
     text = run._repr_html_()
     page = parsed(text)

@@ -188,7 +188,7 @@ def test_flipped_labels_are_the_attackers_training_labels_only():
     changed = (flipped.y != clean.y).nonzero().squeeze(1)
     assert bool(torch.isin(changed, rows).all())
     assert torch.equal(flipped.central_test()[1], clean.central_test()[1])
-    assert torch.equal(flipped.noisy().nonzero().squeeze(1), hostile)
+    assert torch.equal(flipped.noisy.nonzero().squeeze(1), hostile)
 
 
 def test_a_backdoor_marks_some_of_the_attackers_samples():

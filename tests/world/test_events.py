@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import turnout as to
 from turnout.errors import UserError
 from turnout.running.config import read as config
-from turnout.world.events import Calendar, EventSetting, calendar_of
-from turnout.world.events.entries import poisson
+from turnout.world.events import Calendar, EventSetting, calendar_of, poisson
 from worlds import blobs, ready, world
 
 SETTING = EventSetting(clients=10, names=None, rounds=100, seed=0)
@@ -34,13 +33,13 @@ def test_who_joins_is_outside_before_and_who_leaves_goes_first():
 @pytest.mark.parametrize(
     ("entries", "says"),
     [
-        ([to.Join(3, 5), to.Join(3, 8)], "joins in round 5 and again in round 8"),
-        ([to.Join(3, 5), to.Leave(3, 2)], "client 3 leaves in round 2 before it joins in round 5"),
-        ([to.Leave(3, 5), to.Leave(3, 6)], "leaves in round 5 and again in round 6"),
+        ([to.Join(3, 5), to.Join(3, 8)], "joins in round 5 and joins in round 8.*alternate"),
+        ([to.Join(3, 5), to.Leave(3, 2)], "client 3 joins in round 5 and leaves in round 2"),
+        ([to.Leave(3, 5), to.Leave(3, 6)], "leaves in round 5 and leaves in round 6"),
         ([to.Leave(3, 5), to.Join(3, 5)], "each in a later round"),
         ([to.Leave(3, 5), to.Join(3, 4)], "in the order they happen"),
-        ([to.Join(3, 100)], "the last round is 99"),
-        ([to.Leave(3, -1)], "rounds start at 0"),
+        ([to.Join(3, 100)], "rounds are 0 to 99"),
+        ([to.Leave(3, -1)], "rounds are 0 to 99"),
         ([to.Join(10, 5)], "0 to 9"),
         ([to.Leave("ann", 5)], "0 to 9"),
         ([to.Join(c, 5) for c in range(10)], "no member in the first round"),
@@ -54,7 +53,7 @@ def test_what_cannot_be_is_refused(entries: list[object], says: str):
 
 def test_it_is_refused_before_the_first_round():
     experiment = world([4, 4, 4]).but(**{"world.events": (to.Leave(1, 3),)})
-    with pytest.raises(UserError, match="the last round is 2"):
+    with pytest.raises(UserError, match="rounds are 0 to 2"):
         ready(experiment)
     with pytest.raises(UserError, match="list of Join"):
         to.World(events=(3,))  # type: ignore[arg-type]
@@ -126,27 +125,17 @@ def test_poisson_has_its_mean(rate: float):
     assert sum(poisson(float(v), rate) for v in u) / 4000 == pytest.approx(rate, abs=0.01)
 
 
-@pytest.mark.parametrize("rate", [699.0, 701.0, 800.0, 1e5])
-def test_poisson_has_the_mean_and_spread_of_a_large_rate_too(rate: float):
-    u = (torch.arange(500, dtype=torch.float64) + 0.5) / 500
-    count = torch.tensor([poisson(float(v), rate) for v in u], dtype=torch.float64)
-    assert count.mean().item() == pytest.approx(rate, abs=0.05 * rate**0.5)
-    assert count.std().item() == pytest.approx(rate**0.5, rel=0.02)
-
-
-@pytest.mark.parametrize("leaves", [800.0, 1e18])
-def test_a_large_rate_makes_events_and_the_population_bounds_them(leaves: float):
-    many = calendar(to.events.RandomEvents(leaves=leaves), setting=EventSetting(5000, None, 3, 0))
-    assert len(many.by_round.get(1, ())) == (pytest.approx(800, abs=150) if leaves == 800 else 4999)
-    assert (
-        len(calendar(to.events.RandomEvents(leaves=leaves), setting=EventSetting(100, None, 3, 0)).by_round.get(1, ()))
-        == 99
+def test_the_population_bounds_the_events_of_a_round():
+    many = to.events.RandomEvents(leaves=600.0)
+    assert len(calendar(many, setting=EventSetting(5000, None, 3, 0)).by_round.get(1, ())) == pytest.approx(
+        600, abs=120
     )
+    assert len(calendar(many, setting=EventSetting(100, None, 3, 0)).by_round.get(1, ())) == 99
 
 
-@pytest.mark.parametrize("rate", [float("nan"), float("inf")])
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), 701.0, -1.0])
 def test_a_rate_that_is_no_number_is_refused(rate: float):
-    with pytest.raises(UserError, match="finite"):
+    with pytest.raises(UserError, match="from 0 to 700"):
         to.events.RandomEvents(leaves=rate)
 
 

@@ -1,4 +1,4 @@
-"""The core's own log: turnout.csv of a run is read, replayed and drawn from without any reader of fleets' logs."""
+"""The core's own log: turnout.csv of a run is read and replayed without any reader of fleets' logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from turnout.errors import UserError
 from turnout.fleet import read_fleet
 from turnout.running.config.read import from_table
 from turnout.running.config.write import to_table
-from turnout.testing import check_participation
 from turnout.testing.examples import example_enrolment
 from turnout.world.log import read_turnout, write_turnout
 from turnout.world.turnout_log import TurnoutLog
@@ -27,32 +26,26 @@ def test_the_core_reads_what_it_writes_as_fleets_readers_do(tmp_path: Path) -> N
     log, other = read_turnout(tmp_path), read_fleet(tmp_path)
     assert sorted(log.rows()) == sorted((t, str(c), w) for t, c, w in ROWS)
     assert log.rows() == other.rows()
-    assert (log.names, log.rounds, log.missing, log.line_M.tolist()) == (  # type: ignore[union-attr]
-        other.names, other.rounds, other.missing, other.line_M.tolist(),  # type: ignore[union-attr]
-    )  # fmt: skip
+    assert (log.names, log.rounds) == (other.names, other.rounds)
+    assert log.line_M.tolist() == other.line_M.tolist()  # type: ignore[union-attr]
+    assert other.missing == "not-asked"
 
 
-def test_replay_and_blocks(tmp_path: Path) -> None:
+def test_replay(tmp_path: Path) -> None:
     path = str(tmp_path / "turnout.csv")
     write_turnout(path, ROWS)
     log = TurnoutLog(path)
     assert log.fraction(torch.arange(6), 0, 5, seed=0).tolist() == [0, 1.0, 0, 0, 0.25, 0]
     assert [log.asked(t).tolist() for t in range(4)] == [[1, 4], [0, 4], [], [2]]
-    check_participation(TurnoutLog(path, mode="blocks"))
     named = replace(example_enrolment(2), names=("ann", "bob"))
     write_turnout(path, [(t, name, work) for t in range(9) for name, work in (("bob", 0.9), ("ann", 0.1))])
-    assert TurnoutLog(path, mode="blocks").tied_to_clients(named, 99).fraction(torch.arange(2), 3, 5, 4).tolist() == [
-        0.1,
-        0.9,
-    ]
+    assert TurnoutLog(path).tied_to_clients(named, 9).fraction(torch.arange(2), 3, 5, 4).tolist() == [0.1, 0.9]
     with pytest.raises(UserError, match="ends with round 8, and 10 rounds are asked for"):
         TurnoutLog(path).tied_to_clients(named, 10)
-    with pytest.raises(UserError, match="no mode 'fitted'"):
-        TurnoutLog(path, mode="fitted")
 
 
 def test_it_has_a_kind_in_files(tmp_path: Path) -> None:
-    experiment = to.Experiment(to.World(participation=TurnoutLog("turnout.csv", mode="blocks")))
+    experiment = to.Experiment(to.World(participation=TurnoutLog("turnout.csv")))
     table = to_table(experiment)
     assert table["world"]["participation"]["kind"] == "turnout-log"
     assert from_table(table) == experiment

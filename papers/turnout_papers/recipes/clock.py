@@ -20,7 +20,7 @@ from turnout.data.partition import Clustered
 from turnout.experiment import Model
 from turnout.parts.weighting import ByShare, ByWork, FedAvg
 from turnout.settings import InProcess
-from turnout.world.devices.timeline import Pace, Passes
+from turnout.world.devices.device_draw import Pace, Passes
 
 EVEN, TIERS, THIN = FLEETS = ("even", "tiers", "thin")
 WAIT, FEDAVG, B, C = "wait", "FedAvg", "B", "C"

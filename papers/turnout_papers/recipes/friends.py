@@ -19,7 +19,7 @@ from turnout.parts.optimizers import SGD
 from turnout.parts.substitution.base import NoSubstitution, Spread, Substitution
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.substitution.stale import Stale
-from turnout.parts.terms.proximal import Proximal
+from turnout.parts.terms.baselines import Proximal
 from turnout.parts.weighting import ByShare, Shares
 from turnout.settings import InProcess
 from turnout.world.participation import Always, Dropout, Participation, Stratified

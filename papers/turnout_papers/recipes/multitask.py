@@ -40,7 +40,7 @@ def cifar_multitask(
     """The same on CIFAR-10 with the paper's CNN (Figures 4 to 6); variant = code: the authors' noise and BatchNorm."""
     model = models.mtfl_cifar_cnn(variant=variant)
     data = CIFAR10(clients=clients, partition=of_classes(classes), local_test=LOCAL_TEST)
-    return methods(with_noise(data, noisy, "paper" if variant == "paper" else "code-cifar"), model, share, rounds)
+    return methods(with_noise(data, noisy, 2.0 if variant == "paper" else 0.2), model, share, rounds)
 
 
 def mnist_adam(
@@ -104,6 +104,6 @@ def of_classes(classes: int) -> Partition:
     return Classes(per_client=classes, pick="random")
 
 
-def with_noise(data: Partitioned, noisy: float, std: str = "paper") -> DataSpec:
+def with_noise(data: Partitioned, noisy: float, std: float = 2.0) -> DataSpec:
     """N(0, 4) on the training pictures of a share of the clients; or as the authors' code has it."""
     return Noisy(data, share=noisy, std=std) if noisy else data

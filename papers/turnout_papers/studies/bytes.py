@@ -13,12 +13,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from turnout.experiment import Experiment
 from turnout.layout import Slot
-from turnout.parts.compression.base import Compression, Sending
-from turnout.parts.compression.ternary import LiteralTernary, SparseTernary
+from turnout.parts.compression.base import Compression, Dense, Sending, dense_bytes
+from turnout.parts.compression.codec.sparse import Ternary
+from turnout.parts.compression.lossy import SparseTernary
 from turnout.parts.terms.elastic import Elastic
+from turnout.types import Message, State, Tensors
 from turnout_papers.recipes.elastic import cifar_compression, compression, mnist_compression
 from turnout_papers.studies.claims import Claim, above
 from turnout_papers.studies.drawing import WAYS, megabytes, times_fewer
@@ -27,6 +30,36 @@ from turnout_papers.studies.study import Chart, Curves, Part, ResultRow, Study, 
 MARGIN = 2.0  # points of accuracy
 FEWER = 20.0  # times fewer bytes
 PRINTED = "Algorithm 1 as printed"
+
+
+@dataclass(frozen=True)
+class LiteralTernary(Dense):
+    """Algorithm 1 of paper 001 as printed, which overshoots; only for demonstration.
+
+    Clients send A_k = R_k + D_k and keep R_k = A_k - ST(A_k); the server applies A_G and keeps R_G = A_G - ST(A_G). So
+    the residual is added again in every later round. Messages are dense. `keep` and `scope` as for `TopK`.
+    """
+
+    keep: float = 0.01
+    scope: str = "tensor"
+
+    def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
+        return {"left": torch.zeros(dense_bytes(slots) // 4)}
+
+    def begin(self, slots: tuple[Slot, ...]) -> State:
+        return {"left_P": torch.zeros(dense_bytes(slots) // 4)}
+
+    def encode(self, update_CP: Tensor, kept: Tensors, sending: Sending) -> tuple[Message, Tensors]:
+        left_CP = kept["left"].add_(update_CP)
+        message, _ = super().encode(left_CP.clone(), {}, sending)
+        Ternary(self.keep, self.scope).write(left_CP, sending.slots)
+        return message, {"left": left_CP}
+
+    def broadcast(self, change_P: Tensor, state: State, sending: Sending) -> tuple[Tensor, State]:
+        applied_P = state["left_P"] + change_P
+        left_P = applied_P.clone()
+        Ternary(self.keep, self.scope).write(left_P[None], sending.slots)
+        return applied_P, {"left_P": left_P}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ comparing.py  `turnout compare`
 exporting.py  `turnout export`, `predict`
 looking.py    `turnout list`, `data`, `init`
 fleet.py      `turnout fleet`, `advise`
-measuring.py  `turnout trace record`
 deploying.py  `turnout deploy`, `turnout device`
 common.py     printing and options that several commands share
 
@@ -87,7 +86,6 @@ COMMANDS = {
     "init": Command("turnout.cli.looking:init", "Write an experiment file to start from."),
     "data": Command("turnout.cli.looking:data", "Show where data files are searched for."),
     "fleet": Command("turnout.cli.fleet:fleet", "Read a fleet's log and describe who turns up when.", "turnout.fleet"),
-    "trace": Command("turnout.cli.measuring:trace", "Measure this machine's participation trace."),
     "deploy": Command("turnout.cli.deploying:deploy", "Train on real devices through Flower.", "turnout.deploy"),
     "device": Command("turnout.cli.deploying:device", "Run a device of such a training.", "turnout.deploy"),
     "study": Command("turnout_papers.cli:app", "Run published tables and decide their claims.", "turnout_papers"),

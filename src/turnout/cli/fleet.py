@@ -113,7 +113,7 @@ def _describe(log: Path, reading: Reading, out: Path | None, json: Path | None, 
         write_whole(json, as_json(found, parts))
     if csv is not None:
         with replacing(csv) as temporary:
-            write_turnout(temporary, fleet.rows(whole=True))
+            write_turnout(temporary, fleet.whole_rows())
     for path in (out, json, csv):
         if path is not None:
             say(f"{path} written", stderr=False)

@@ -82,9 +82,15 @@ def data(
     from rich.text import Text
 
     from turnout.data import find_data_dir
-    from turnout.data.cifar import CIFAR10_FILES, CIFAR100_FILES
     from turnout.data.files import PublicSet, locate
-    from turnout.data.mnist import EMNIST_ARCHIVE, EMNIST_LABELS, FASHION_FILES, MNIST_FILES
+    from turnout.data.image_sets import (
+        CIFAR10_FILES,
+        CIFAR100_FILES,
+        EMNIST_ARCHIVE,
+        EMNIST_LABELS,
+        FASHION_FILES,
+        MNIST_FILES,
+    )
     from turnout.machine.terminal import console
 
     folder = find_data_dir(data_dir)

@@ -5,7 +5,7 @@ Shape letters: C clients asked for, L labels, l labels of one client, R rows, S 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.data.federation import CentralSet, DataSpec, Device, digest
-from turnout.data.labels import LabelName, Means, Public, Vocabulary, as_mapping
+from turnout.data.federation import DataSpec, Pooled, Rows
+from turnout.data.labels import LabelName, Public, Vocabulary
 from turnout.errors import UserError
 from turnout.rng import key, rng
 from turnout.types import Samples
-from turnout.world.members import Members
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,6 @@ class Arriving:
     public     samples of each label that every client may see
     mix        how unequal a client's labels are in a round: proportions ~ Dirichlet(mix); None: equal
     dips       clients that have fewer samples in one round
-    mapping    clients' other names for labels: {"Dog": "dog"}, or a list of `Means`
     names      the clients' names
 
     >>> from turnout.data import Digits
@@ -65,12 +63,10 @@ class Arriving:
     public: int = 500
     mix: float | None = None
     dips: tuple[Dip, ...] = ()
-    mapping: tuple[Means, ...] | dict[str, str] = ()
     names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", tuple(tuple(own) for own in self.labels))
-        object.__setattr__(self, "mapping", as_mapping(self.mapping))
         if not self.labels:
             raise UserError("Arriving: list the labels of each client: labels = [['cat', 'dog'], ['dog', 'sheep']]")
         if min(self.per_label, self.public) < 1:
@@ -94,7 +90,7 @@ class Arriving:
         pool = self.read(data_dir)
         if not pool.labels:
             raise UserError("Arriving needs data with labels: these targets are numbers to be predicted")
-        known = Vocabulary(pool.labels, as_mapping(self.mapping), self.names)
+        known = Vocabulary(pool.labels, self.names)
         sets = [known.label_set(own, client) for client, own in enumerate(self.labels)]
         used_L = torch.cat(sets).unique()
         x, y = pool.x, pool.y
@@ -118,71 +114,46 @@ class Arriving:
             private |= {(client, label): part for client, part in zip(holders, parts, strict=True)}
         open_R = torch.cat(open_)
         number_S = torch.searchsorted(used_L, y).clamp(max=len(used_L) - 1)
+        held = [torch.cat([private[client, label] for label in own[client].tolist()]) for client in range(len(own))]
         return Arrivals(
-            self,
-            seed,
-            x,
-            number_S,
-            names,
-            own,
-            private,
-            Public(x[open_R], number_S[open_R], partial(_same_in_all_rounds, own)),
-        )
+            x, number_S, Rows.of(held), Rows.of([open_R[:0]] * len(own)), len(names), names, self.names,
+            central=(x[open_R], number_S[open_R]), official=True,
+            public=Public(x[open_R], number_S[open_R], partial(_same_in_all_rounds, own)),
+            spec=self, seed=seed, private=private,
+        )  # fmt: skip
 
 
 def _same_in_all_rounds(sets: tuple[Tensor, ...], client: int, t: int) -> Tensor:
     return sets[client]
 
 
-@dataclass(frozen=True, eq=False)
-class Arrivals:
-    """The federation of `Arriving`: one pool, and a draw of rows for each client and round.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Arrivals(Pooled):
+    """The federation of `Arriving`: a pool, and a draw of rows for each client and round. The public set is used for
+    testing: clients have no test samples of their own.
 
     spec      the settings
     seed      of the draws
-    x, y      the samples of the pool and their labels
-    labels    the names of the labels that a client has
-    own       each client's labels
     private   (client, label) -> rows that only this client draws from
-    public    the public samples
     """
 
     spec: Arriving
     seed: int
-    x: Tensor
-    y: Tensor
-    labels: tuple[str, ...]
-    own: tuple[Tensor, ...]
     private: dict[tuple[int, int], Tensor]
-    public: Public
-
-    @property
-    def clients(self) -> int:
-        return len(self.own)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return tuple(self.x.shape[1:])
-
-    @property
-    def classes(self) -> int:
-        return len(self.labels)
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        return self.spec.names
 
     def examples(self, client_C: Tensor) -> Tensor:
-        return torch.tensor([self.spec.per_label * len(self.own[c]) for c in client_C.tolist()], device=client_C.device)
+        return torch.tensor(
+            [self.spec.per_label * len(self.spec.labels[c]) for c in client_C.tolist()], device=client_C.device
+        )
 
-    def train(self, client_C: Tensor, t: int) -> Samples:
+    def train(self, client_C: Tensor, t: int = 0) -> Samples:
         rows = [self._rows(client, t) for client in client_C.tolist()]
         row_R = torch.cat([torch.empty(0, dtype=torch.int64), *rows])
         return Samples(self.x, self.y, row_R, torch.tensor([len(own_R) for own_R in rows]))
 
     def _rows(self, client: int, t: int) -> Tensor:
         """A client's rows in a round: of each label random rows, without repeats as long as there are enough."""
-        label_l = self.own[client].tolist()
+        label_l = sorted(label for holder, label in self.private if holder == client)
         part_l = np.full(len(label_l), 1 / len(label_l))
         if self.spec.mix is not None:
             draws = np.random.default_rng(key(self.seed, "mix", client, t) & (2**63 - 1))
@@ -196,39 +167,6 @@ class Arrivals:
             often = -(-count // len(rows))
             drawn.append(torch.cat([rows[torch.randperm(len(rows), generator=g)] for _ in range(often)])[:count])
         return torch.cat(drawn)
-
-    def test(self, client_C: Tensor, t: int) -> Samples:
-        """None: the public set is used for testing."""
-        none = torch.empty(0, dtype=torch.int64)
-        return Samples(self.x, self.y, none, torch.zeros(len(client_C), dtype=torch.int64))
-
-    def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
-        """The public samples whose label a member has."""
-        kept_R = self._central(members)
-        return (self.public.x[kept_R], self.public.y_R[kept_R]) if bool(kept_R.any()) else None
-
-    def central_set(self, members: Members | None = None) -> CentralSet | None:
-        kept_R = self._central(members)
-        return CentralSet(int(kept_R.sum()), "samples", digest(kept_R)) if bool(kept_R.any()) else None
-
-    def _central(self, members: Members | None) -> Tensor:
-        ids = range(self.clients) if members is None else members.ids().tolist()
-        held_L = torch.cat([torch.empty(0, dtype=torch.int64), *(self.own[c] for c in ids)])
-        return torch.isin(self.public.y_R, held_L.to(self.public.y_R.device))
-
-    def groups(self) -> Tensor | None:
-        return None
-
-    def noisy(self) -> Tensor | None:
-        return None
-
-    def to(self, device: Device) -> Arrivals:
-        return replace(self, x=self.x.to(device), y=self.y.to(device), public=self.public.to(device))
-
-    def fingerprint(self) -> str:
-        sampled = torch.linspace(0, len(self.x) - 1, min(len(self.x), 256)).long().to(self.x.device)
-        rows = [self.private[cell] for cell in sorted(self.private)]
-        return digest(repr((self.clients, tuple(self.x.shape), self.labels)), self.x[sampled], self.y[sampled], *rows)
 
 
 KINDS = {"arriving": Arriving}

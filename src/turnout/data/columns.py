@@ -159,18 +159,20 @@ class Encoding:
     def text(self) -> str:
         """The encoding in a sentence."""
         numbers = [column for column in self.columns if isinstance(column, NumberColumn)]
-        texts = [column for column in self.columns if isinstance(column, CategoryColumn)]
-        parts = []
-        if numbers:
-            names = some([column.name for column in numbers])
-            parts.append(f"{names} {'are numbers' if len(numbers) > 1 else 'is a number'}")
-        if texts:
-            parts.append(some([f"{column.name} has {len(column.known)} categories" for column in texts]))
+        parts = [f"{some([column.name for column in numbers])} as numbers"] if numbers else []
+        parts += [
+            some([f"{c.name} has {len(c.known)} categories" for c in self.columns if isinstance(c, CategoryColumn)])
+        ]
         if gaps := [column.name for column in numbers if column.marked]:
             parts.append(f"gaps ({some(gaps)}) are filled with the mean and marked in a column of their own")
         if self.rules.standardise and numbers:
             parts.append("numbers are standardised")
-        return f"{'; '.join(parts)}: {len(self.inputs)} inputs"
+        return f"{'; '.join(filter(None, parts))}: {len(self.inputs)} inputs"
+
+
+def listed_once(listed: tuple[str, ...] | None) -> bool:
+    """Whether a list has entries and each of them once, or is None."""
+    return listed is None or 0 < len(listed) == len(set(listed))
 
 
 def some(names: Sequence[str], most: int = 5) -> str:
@@ -217,10 +219,7 @@ def fit_column(table: TextTable, name: str, rules: ColumnRules, train_R: Sequenc
                 f"mark the column as one of names (categories=({name!r},))"
             )
         if all(map(DATE.fullmatch, present)):
-            raise UserError(
-                f"{first} a date, which a model cannot multiply: turn it into numbers (days since then, a month, an "
-                f"hour), or {leave_out}"
-            )
+            raise UserError(f"{first} a date: turn it into numbers (days since then, a month, an hour), or {leave_out}")
         if all(map(WITH_COMMA.fullmatch, present)):
             raise UserError(f"{first} a number with a comma: write numbers with a point, and thousands without a mark")
     known = number_values([cells[row] or GAP for row in train_R])[1]
@@ -228,8 +227,7 @@ def fit_column(table: TextTable, name: str, rules: ColumnRules, train_R: Sequenc
     if len(known) > rules.max_categories or all_differ:
         raise UserError(
             f"{table.path}: column {name!r} has {len(known)} different texts in {len(train_R)} training rows, so it "
-            f"looks like names, not categories: {leave_out}, or mark it as categories (categories=({name!r},), and "
-            f"max_categories={len(known)} where there are more than {rules.max_categories})"
+            f"looks like names: {leave_out}, or allow it (categories=({name!r},), max_categories={len(known)})"
         )
     return CategoryColumn(name, known)
 

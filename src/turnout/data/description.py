@@ -21,8 +21,7 @@ from turnout.errors import UserError
 from turnout.machine.checksums import UNREADABLE, Damaged, json_text, table_of
 from turnout.machine.files import write_whole
 from turnout.tasks import Standardised
-from turnout.world.client_names import ClientNames
-from turnout.world.enrolment import Enrolment
+from turnout.world.enrolment import ClientNames, Enrolment
 
 FILE = "data.json"
 THEN = "run again with --resume, which writes it anew"
@@ -127,7 +126,7 @@ def enrolment_of(federation: Federation) -> Enrolment:
         classes=federation.classes,
         labels=tuple(map(str, federation.labels)),
         sample=federation.train(with_data[:1], 0).of(0, most=8),
-        groups=federation.groups(),
+        groups=getattr(federation, "groups", None),
         fingerprint=federation.fingerprint(),
         standardised=getattr(federation, "standardised", None),  # tables have it
         encoding=getattr(federation, "encoding", None),
@@ -140,19 +139,13 @@ def enrolment_of(federation: Federation) -> Enrolment:
 def described(enrolment: Enrolment, mark: str) -> Description:
     """The description that a run keeps of its data, and that a device sends of its own."""
     input_type, target_type = ("float32" if v.is_floating_point() else "int64" for v in enrolment.sample)
+    common = {f.name: getattr(enrolment, f.name) for f in fields(Description) if hasattr(enrolment, f.name)}
     return Description(
-        clients=enrolment.clients,
-        input_shape=tuple(enrolment.input_shape),
+        **common | {"input_shape": tuple(enrolment.input_shape)},
         input_type=input_type,
         target_shape=tuple(enrolment.sample[1].shape[1:]),
         target_type=target_type,
-        classes=enrolment.classes,
-        labels=enrolment.labels,
-        names=enrolment.names,
         mark=mark,
-        standardised=enrolment.standardised,
-        encoding=enrolment.encoding,
-        words=enrolment.words,
     )
 
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from turnout.data.federation import CentralSet, Device, check_clients, digest
+from turnout.data.federation import Device, LRUCache, Pooled, Rows, digest, pool_tests
 from turnout.data.labels import Public
-from turnout.data.pooled import LRUCache, Pooled, Rows, pool_tests
+from turnout.errors import UserError
 from turnout.rng import rng
 from turnout.tasks import Standardised
 from turnout.types import Samples
@@ -85,10 +85,15 @@ class Generated:
     central: LRUCache = field(default_factory=lambda: LRUCache(256 * 2**20), init=False, repr=False)
 
     def examples(self, client_C: Tensor) -> Tensor:
-        check_clients(client_C, self.clients)
+        self._check(client_C)
         if self.count is not None:
             return self.count(client_C)
         return torch.tensor([len(self.client(c, 0).x) for c in client_C.tolist()], device=client_C.device)
+
+    def _check(self, client_C: Tensor) -> None:
+        outside = client_C[(client_C < 0) | (client_C >= self.clients)]
+        if len(outside):
+            raise UserError(f"there is no client {int(outside[0])}: the data has clients 0 to {self.clients - 1}")
 
     def client(self, c: int, t: int) -> ClientData:
         """One client's data, cached or made now."""
@@ -116,11 +121,6 @@ class Generated:
             self.central.put(ids, pool, sum(part.numel() * part.element_size() for part in pool))
         return pool if len(pool[0]) else None
 
-    def central_set(self, members: Members | None = None) -> CentralSet | None:
-        """Counted in clients, so that their samples need not be made for it."""
-        ids = self._central_ids(members)
-        return CentralSet(len(ids), "clients' samples", ids) if ids else None
-
     def _central_ids(self, members: Members | None) -> tuple[int, ...]:
         """The members among the fixed sample of clients whose test samples are central."""
         if not self.central_clients:
@@ -131,12 +131,6 @@ class Generated:
             g = rng(0, "central test", self.clients)
             sample_I = torch.randint(self.clients, (self.central_clients,), generator=g).unique()
         return tuple((sample_I if members is None else sample_I[members.which(sample_I)]).tolist())
-
-    def groups(self) -> Tensor | None:
-        return None
-
-    def noisy(self) -> Tensor | None:
-        return None
 
     def to(self, device: Device) -> Generated:
         public = None if self.public is None else self.public.to(device)
@@ -164,7 +158,7 @@ class Generated:
         address = (ids, t if self.changes else 0)
         found = self.joined.get("last")
         if found is None or found[0] != address:
-            check_clients(client_C, self.clients)
+            self._check(client_C)
             self.joined.put("last", None, 0)  # free the old cohort's memory before the next one is made
             if self.cohort is not None:
                 made = self.cohort(ids, t)

@@ -6,9 +6,8 @@ Shape letters: S samples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +15,7 @@ from torch import Tensor
 
 from turnout.data.columns import some
 from turnout.data.files import find_path
-from turnout.data.partition import Partition
-from turnout.data.partitioned import Partitioned, Pool
-from turnout.data.pooled import Pooled
+from turnout.data.partitioned import MayHaveOwners, Partitioned, Pool
 from turnout.data.text_table import number_values
 from turnout.errors import UserError, nearest
 
@@ -56,7 +53,7 @@ class Images(Partitioned):
 
 
 @dataclass(frozen=True)
-class ImageFolder(Images):
+class ImageFolder(MayHaveOwners, Images):
     """One folder per class: `path/cat/1.jpg`; with owner="folder" one folder per client: `path/ann/cat/1.jpg`.
 
     Below `path` there may be `train` and `test`, each of that form; `test` is then the central test set. Needs Pillow.
@@ -67,8 +64,6 @@ class ImageFolder(Images):
     owner       "folder" for one folder per client, None for none
     labels      the classes in their order; None for the folders that exist (devices that hold a folder each need the
                 same list)
-    clients     how many; None for one per owner
-    partition   who gets which pictures; None for `Natural` where there are owners, `IID` where not
     """
 
     path: Path | str
@@ -76,8 +71,6 @@ class ImageFolder(Images):
     colour: bool = True
     owner: str | None = None
     labels: tuple[str, ...] | None = None
-    clients: int | None = field(default=None, kw_only=True)
-    partition: Partition | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,60 +79,45 @@ class ImageFolder(Images):
         if self.owner not in (None, "folder"):
             raise UserError(f"ImageFolder(owner={self.owner!r}): {nearest(self.owner, ['folder'])}, one per client")
 
-    def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
-        if self.clients is None and self.owner is None:
-            raise UserError(
-                "ImageFolder: set the number of clients (clients=...), or put the pictures of each client in a folder "
-                "of its own, owner/class/file (owner='folder')"
-            )
-        return super().load(seed, data_dir)
-
     def read(self, data_dir: Path | None = None) -> Pool:
         root = find_path(self.path, data_dir)
-        if not root.is_dir():
-            raise UserError(f"{root} is not a folder: ImageFolder expects one folder of pictures per class in it")
         train = root / "train" if (root / "train").is_dir() else root
-        found = self._found(train)
-        if not found:
-            raise UserError(f"the folders in {train} hold no pictures ({', '.join(SUFFIXES)})")
-        folders = {path.name for path in train.glob("*/*" if self.owner else "*") if path.is_dir()}
-        names = self.labels or tuple(sorted({picture.label for picture in found} | folders))
-        if strange := [picture for picture in found if picture.label not in names]:
+        found, folders = self._found(train)
+        names = self.labels or tuple(sorted(folders))
+        if strange := [path for path in found if path.parent.name not in names]:
             raise UserError(
-                f"{strange[0].path} is of class {strange[0].label!r}, which is not among the labels ({some(names)}): "
+                f"{strange[0]} is of class {strange[0].parent.name!r}, which is not among the labels ({some(names)}): "
                 "add it there, or remove its folder"
             )
         x, y = self._pictures(found, names)
-        owner_S, owners = number_values([picture.owner for picture in found]) if self.owner else (None, ())
-        tested = self._found(root / "test") if (root / "test").is_dir() and train != root else []
-        test = self._pictures([picture for picture in tested if picture.label in names], names) if tested else None
-        return Pool(x, y, len(names), names, test if test and len(test[1]) else None, owner_S, owners)
+        owner_S, owners = number_values([path.parents[1].name for path in found]) if self.owner else (None, ())
+        test = None
+        if train != root and (root / "test").is_dir():
+            tested = [path for path in self._found(root / "test")[0] if path.parent.name in names]
+            test = self._pictures(tested, names) if tested else None
+        return Pool(x, y, len(names), names, test, owner_S, owners)
 
-    def _found(self, folder: Path) -> list[_Picture]:
-        """All pictures below a folder, sorted by owner, by class and then by file name."""
-        inside = _folders(folder)
-        if not inside:
-            kind = "client, and in it one per class" if self.owner else "class"
-            raise UserError(f"{folder} has no folders: ImageFolder expects one folder of pictures per {kind}")
-        if not self.owner:
-            return [_Picture(path, of.name) for of in inside for path in _images(of)]
-        found = []
-        for owner in inside:
-            classes, expected = _folders(owner), "with owner='folder' pictures are owner/class/file"
-            if not classes:
-                raise UserError(f"there are no folders of classes in {owner}: {expected}")
-            if stray := _images(owner):
-                raise UserError(f"{stray[0]} lies beside the folders of classes: {expected}")
-            found += [_Picture(path, of.name, owner.name) for of in classes for path in _images(of)]
-        return found
+    def _found(self, folder: Path) -> tuple[list[Path], set[str]]:
+        """All pictures below a folder, sorted by owner, by class and then by file name; and the classes' names."""
+        below = "*/*" if self.owner else "*"
+        folders = sorted(path for path in folder.glob(below) if path.is_dir())
+        found = [path for of in folders for path in sorted(of.iterdir()) if path.suffix.lower() in SUFFIXES]
+        form = "owner/class/file (owner='folder')" if self.owner else "class/file"
+        if stray := [path for path in sorted(folder.glob(below)) if path.suffix.lower() in SUFFIXES]:
+            raise UserError(f"{stray[0]} lies beside the folders of classes: pictures in {folder} are {form}")
+        if not found:
+            raise UserError(
+                f"{folder} has no pictures ({', '.join(SUFFIXES)}) in folders of classes: expected is {form}"
+            )
+        return found, {of.name for of in folders}
 
-    def _pictures(self, found: Sequence[_Picture], names: Sequence[str]) -> tuple[Tensor, Tensor]:
+    def _pictures(self, found: Sequence[Path], names: Sequence[str]) -> tuple[Tensor, Tensor]:
         try:
             from PIL import Image
         except ImportError as error:
             raise UserError("reading pictures needs Pillow: pip install 'turnout[images]'") from error
         bytes_S = np.zeros((len(found), self.size, self.size, 3 if self.colour else 1), np.uint8)
-        for i, (path, *_) in enumerate(found):
+        for i, path in enumerate(found):
             try:
                 with Image.open(path) as file:
                     picture = file.convert("RGB" if self.colour else "L")
@@ -152,22 +130,8 @@ class ImageFolder(Images):
             ) as error:  # Pillow raises OSError, SyntaxError, ValueError and struct.error on damaged files
                 raise UserError(f"{path} cannot be read as a picture ({error}): remove it") from error
             bytes_S[i] = np.asarray(resized).reshape(self.size, self.size, -1)
-        labels = torch.tensor([names.index(picture.label) for picture in found], dtype=torch.int64)
+        labels = torch.tensor([names.index(path.parent.name) for path in found], dtype=torch.int64)
         return self.pixels(bytes_S.transpose(0, 3, 1, 2)).contiguous(), labels
-
-
-class _Picture(NamedTuple):
-    path: Path
-    label: str
-    owner: str = ""
-
-
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir())
-
-
-def _images(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.glob("*")) if path.suffix.lower() in SUFFIXES]
 
 
 KINDS = {"image-folder": ImageFolder}

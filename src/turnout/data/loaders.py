@@ -19,11 +19,9 @@ from torch import Tensor
 
 from turnout.data.files import find_path
 from turnout.data.generated import ClientData, Generated
-from turnout.data.labels import LabelName, Means, Public, Vocabulary, as_mapping, check_own_labels
+from turnout.data.labels import LabelName, Public, Vocabulary, check_own_labels
 from turnout.data.own import Array, as_samples, check_samples
-from turnout.data.pooled import Pooled
 from turnout.data.sizes import check_test_share, train_count
-from turnout.data.tables import Table
 from turnout.errors import UserError
 from turnout.machine.checksums import UNREADABLE
 from turnout.rng import rng
@@ -44,8 +42,7 @@ class _OnDemand:
     public            samples that every client may see: (x, y), or a function that gives them; y has names, or indices
                       of `labels`
     label_sets        which labels each client has, by name: a list, or a function of client and round; a client's
-                      targets are then names too, or numbers that the mapping translates
-    mapping           clients' other names for labels: {"Dog": "dog"}, or a list of `Means`
+                      targets are then names too
     """
 
     clients: int
@@ -56,13 +53,13 @@ class _OnDemand:
     central_clients: int = 200
     public: Callable[[], Arrays] | Arrays | None = None
     label_sets: Callable[[int, int], Sequence[LabelName]] | tuple[tuple[LabelName, ...], ...] | None = None
-    mapping: tuple[Means, ...] | dict[str, str] = ()
 
     def __post_init__(self) -> None:
         name = type(self).__name__
         if self.clients < 1 or self.classes < 1:
             raise UserError(f"{name}: there must be at least 1 client and 1 class")
-        check_labels(name, self.classes, self.labels)
+        if self.labels and len(self.labels) != self.classes:
+            raise UserError(f"{name}: {self.classes} classes and {len(self.labels)} labels; give one for each class")
         if self.names is not None and len(self.names) != self.clients:
             raise UserError(f"{name}: {self.clients} clients and {len(self.names)} names; give one name each")
         if (self.public is None) != (self.label_sets is None):
@@ -80,7 +77,7 @@ class _OnDemand:
         return self._vocabulary().label_set(names, client)
 
     def _vocabulary(self) -> Vocabulary:
-        return Vocabulary(self._label_names, as_mapping(self.mapping), self.names)
+        return Vocabulary(self._label_names, self.names)
 
     def _federation(self, make: Callable[[int, int], ClientData], **more: Any) -> Generated:
         public = None
@@ -112,12 +109,6 @@ class _OnDemand:
         if self.label_sets is not None:
             check_own_labels(y, self._set_of(client, t or 0), self._label_names, f"{place},")
         return x, y
-
-
-def check_labels(name: str, classes: int, labels: Sequence[str] | None) -> None:
-    """A UserError unless there is one label for each class, or none."""
-    if labels and len(labels) != classes:
-        raise UserError(f"{name}: {classes} classes and {len(labels)} labels; give one label for each class")
 
 
 @dataclass(frozen=True)
@@ -171,19 +162,15 @@ class Stream(_OnDemand):
 
 @dataclass(frozen=True)
 class ClientFiles:
-    """One file per client; clients are named by their files.
+    """One `.npz` or `.safetensors` file with arrays `x` and `y` per client, read when its client's data is needed.
 
-    An `.npz` or `.safetensors` file has arrays `x` and `y`, and is read when its client's data is needed.
-
-    With pattern="*.csv" files are tables with the same columns. They are read at once, since the categories and means
-    of columns are those of all clients: this is `Table("folder/*.csv", label)`, which has more settings.
+    Clients are named by their files. For tables, a file per client is `Table("folder/*.csv", label)`.
 
     path         the folder
     pattern      which of its files are read
     classes      how many; needed for whole-number targets, others are regression
     labels       the names of the classes
     test_share   the share of its samples that a client keeps for testing
-    label        of tables, the column to predict
     """
 
     path: Path | str
@@ -191,33 +178,10 @@ class ClientFiles:
     classes: int | None = None
     labels: tuple[str, ...] | None = None
     test_share: float = 0.2
-    label: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.classes is not None:
-            if self.classes < 1:
-                raise UserError(f"ClientFiles(classes={self.classes}): there must be at least 1 class")
-            check_labels("ClientFiles", self.classes, self.labels)
-
-    def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated | Pooled:
+    def load(self, seed: int = 0, data_dir: Path | None = None) -> Generated:
         folder = find_path(self.path, data_dir)
-        if self.pattern.lower().endswith(".csv"):
-            if self.label is None:
-                raise UserError(
-                    f"ClientFiles(pattern={self.pattern!r}): write label=..., the name of the column to predict"
-                )
-            if self.classes is not None or self.labels is not None:
-                raise UserError("ClientFiles: classes and labels of CSV files are taken from the files: leave them out")
-            return Table(folder / self.pattern, self.label, test_share=self.test_share).load(seed)
-        if self.label is not None:
-            raise UserError(f"ClientFiles(pattern={self.pattern!r}): label is for CSV files, others have an array y")
-        try:
-            paths = tuple(sorted(folder.glob(self.pattern)))
-        except (ValueError, NotImplementedError) as error:  # pathlib's for an empty and for an absolute pattern
-            raise UserError(
-                f"ClientFiles(pattern={self.pattern!r}): give a pattern for the files of {folder}, such as '*.npz' "
-                f"({error})"
-            ) from error
+        paths = tuple(sorted(folder.glob(self.pattern)))
         if not paths:
             raise UserError(f"{folder} has no files {self.pattern!r}: one file per client is expected there")
         x, y = as_samples(*_arrays(paths, 0), str(paths[0]))
@@ -227,7 +191,7 @@ class ClientFiles:
             partial(_arrays, paths),
             clients=len(paths),
             input_shape=tuple(x.shape[1:]),
-            classes=self.classes or y.shape[1],
+            classes=y.shape[1] if self.classes is None else self.classes,
             labels=() if y.is_floating_point() else self.labels,
             names=tuple(path.stem for path in paths),
             test_share=self.test_share,
@@ -246,7 +210,9 @@ def _arrays(paths: tuple[Path, ...], client: int) -> Arrays:
             return arrays["x"], arrays["y"]
     # zipfile raises NotImplementedError for an archive that is packed in an unknown way, or damaged to look so
     except (*UNREADABLE, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} is not a file with arrays x and y ({error}): write it again") from error
+        raise UserError(
+            f"{path} is not a file with arrays x and y ({error}): write it again (CSV files are read by Table)"
+        ) from error
 
 
 KINDS = {"loader": Loader, "stream": Stream, "client-files": ClientFiles}

@@ -1,18 +1,20 @@
-"""A user's own data: tensors in memory (`Own`), and the checks of shapes, labels and numbers that all own data passes.
+"""A user's own data in memory: tensors (`Own`) or a torch Dataset (`FromDataset`), and the checks of all own data.
 
 Shape letters: S samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset, Subset
 
 from turnout.data.partitioned import MayHaveOwners, Pool
 from turnout.data.text_table import number_values
@@ -51,17 +53,124 @@ class Own(MayHaveOwners):
             raise UserError("Own: test is a central test set: give a pair (x, y) of samples and their targets")
 
     def read(self, data_dir: Path | None = None) -> Pool:
-        x, y = as_samples(self.x, self.y, "Own")
+        train = as_samples(self.x, self.y, "Own")
         test = as_samples(*self.test, "Own, test set") if self.test else None
-        given = self.owner.cpu().numpy() if isinstance(self.owner, Tensor) else self.owner
-        return checked_pool("Own", "row", x, y, given, test, self.classes, self.labels)
+        return checked_pool("Own", "row", train, self.owner, test, self.classes, self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class FromDataset(MayHaveOwners):
+    """A torch `Dataset` (or a list) of samples, or a function that makes one; each sample is read once and kept.
+
+    dataset     the samples, or the function
+    owner       a function of a sample's number, a list with one owner per sample, or which part of a sample it is
+    x, y        which part of a sample is the input and which the target: places in a tuple, or names in a dictionary
+    test        a data set of the same kind as a central test set
+    labels      the names of the classes; None for the data set's own `classes`, if it has them
+
+    Pictures (of Pillow; arrays of bytes, channels last; tensors of bytes, channels first) become numbers from 0 to 1,
+    [channels, height, width]; all must be of one size. A target is a whole number or a text, which is a class, or a
+    number to predict.
+
+    >>> data = FromDataset([([0.0, 1.0], "no"), ([1.0, 0.0], "yes")], owner=lambda i: f"client {i}").load()
+    >>> data.names, data.labels, data.input_shape
+    (('client 0', 'client 1'), ('no', 'yes'), (2,))
+    """
+
+    dataset: Dataset[Any] | Callable[[], Dataset[Any]] | Sequence[Any]
+    owner: Callable[[int], Any] | int | str | Sequence[Any] | Tensor | np.ndarray | None = None
+    x: int | str = 0
+    y: int | str = 1
+    test: Dataset[Any] | Callable[[], Dataset[Any]] | Sequence[Any] | None = None
+    labels: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("dataset", "test"):  # a list is many values, an object is one: in a run's file it is a hash
+            if isinstance(given := getattr(self, name), list | tuple):
+                object.__setattr__(self, name, Subset(cast(Dataset[Any], given), range(len(given))))
+
+    def read(self, data_dir: Path | None = None) -> Pool:
+        return self._pool
+
+    @cached_property
+    def _pool(self) -> Pool:
+        """All samples in tensors; kept, since a data set may draw other samples the next time."""
+        made, samples = _samples(self.dataset)
+        labels = self.labels or tuple(map(str, getattr(made, "classes", ())))
+        targets = _part(samples, self.y)
+        if not labels and isinstance(targets[0], str):
+            labels = number_values(list(map(str, targets)))[1]
+        train = _tensors(_part(samples, self.x), targets, labels)
+        test = None
+        if self.test is not None:
+            tested = _samples(self.test)[1]
+            test = _tensors(_part(tested, self.x), _part(tested, self.y), labels)
+        owner: Any = self.owner
+        if callable(owner):
+            owner = [owner(i) for i in range(len(samples))]
+        elif isinstance(owner, int | str):
+            owner = _part(samples, owner)
+        return checked_pool("FromDataset", "sample", train, owner, test, None, labels or None)
+
+
+def _samples(given: Any) -> tuple[Any, list[Any]]:
+    """The data set (or what the function or class gives), and each of its samples."""
+    makes = isinstance(given, type) or (callable(given) and not hasattr(given, "__getitem__"))
+    made = given() if makes else given
+    if not hasattr(made, "__getitem__") and not hasattr(made, "__iter__"):
+        raise UserError(f"FromDataset: {made!r} is not a torch Dataset, a list of samples, or a function for one")
+    samples = [made[i] for i in range(len(made))] if hasattr(made, "__len__") else list(made)
+    if not samples or not isinstance(samples[0], tuple | list | Mapping):
+        raise UserError("FromDataset: the data set has no samples that are pairs (input, target) or dictionaries")
+    return made, samples
+
+
+def _part(samples: Sequence[Any], where: int | str) -> list[Any]:
+    """One part of each sample: by its place in a tuple, or by its name in a dictionary."""
+    try:
+        return [sample[where] for sample in samples]
+    except (LookupError, TypeError) as error:
+        raise UserError(f"FromDataset: a sample has no part {where!r}: set x=, y= and owner=") from error
+
+
+def _tensors(inputs: Sequence[Any], targets: Sequence[Any], labels: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, each as one tensor; a text is the place of its label."""
+    number = {name: i for i, name in enumerate(labels)}
+    stacked = []
+    numbered = [number.get(target, target) if isinstance(target, str) else target for target in targets]
+    for what, values in (("inputs", inputs), ("targets", numbered)):
+        try:
+            found = [_numbers(value) for value in values]
+            if len({one.dtype for one in found}) > 1:
+                raise TypeError("they are whole numbers and others")
+            stacked.append(torch.stack(found))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError(
+                f"FromDataset: {what} cannot be joined ({error}): inputs are pictures or numbers, targets whole "
+                "numbers, labels or numbers to predict, all of one shape and kind"
+            ) from error
+    return as_samples(stacked[0], stacked[1], "FromDataset")
+
+
+def _numbers(value: Any) -> Tensor:
+    """A picture as numbers from 0 to 1 with its channels first, any other value as it is."""
+    if hasattr(value, "getbands"):  # a picture of Pillow
+        value = np.array(value if value.mode in ("L", "RGB", "I", "F") else value.convert("RGB"))
+    found = torch.as_tensor(value)
+    if found.dtype != torch.uint8 or found.ndim not in (2, 3):
+        return found
+    if isinstance(value, np.ndarray) and found.ndim == 3:  # arrays have their channels last, tensors have them first
+        found = found.permute(2, 0, 1)
+    return (found.unsqueeze(0) if found.ndim == 2 else found).float() / 255
 
 
 def checked_pool(
-    name: str, row: str, x: Tensor, y: Tensor, owner: np.ndarray | Sequence[Any] | None,
-    test: tuple[Tensor, Tensor] | None, classes: int | None, labels: tuple[str, ...] | None,
+    name: str, row: str, train: tuple[Tensor, Tensor], owner: Any, test: tuple[Tensor, Tensor] | None,
+    classes: int | None, labels: tuple[str, ...] | None,
 ) -> Pool:  # fmt: skip
     """A pool of own samples, checked; `name` and `row` are the data set's and a sample's name in messages."""
+    x, y = train
     _check_paired(x, y)
     if not len(x):
         raise UserError(f"{name}: there are no samples; every client needs at least one")
@@ -70,12 +179,11 @@ def checked_pool(
     if owner is not None:
         if len(owner) != len(y):
             raise UserError(f"{name}: {len(y)} samples and {len(owner)} owners; give one owner per sample")
-        if isinstance(owner, np.ndarray) and owner.dtype.kind == "i" and owner.ndim == 1:  # quicker than texts
-            numbers, number_S = np.unique(owner, return_inverse=True)
-            owner_S, owners = torch.from_numpy(number_S.astype(np.int64)), tuple(map(str, numbers.tolist()))
-        else:
-            listed = owner.tolist() if isinstance(owner, np.ndarray) else owner
-            owner_S, owners = number_values([str(one) for one in listed])
+        listed = owner.tolist() if isinstance(owner, Tensor | np.ndarray) else list(owner)
+        plain = [one.item() if isinstance(one, Tensor | np.generic) else one for one in listed]
+        if None in plain:
+            raise UserError(f"{name}: the owner of {row} {plain.index(None)} is None: every sample needs one")
+        owner_S, owners = number_values(list(map(str, plain)))
     known = classes_of(y, classes, labels)
 
     def place(i: int) -> str:
@@ -154,4 +262,4 @@ def check_samples(
         refuse(wrong, f"the label is outside 0 to {classes - 1}; renumber it or raise classes")
 
 
-KINDS = {"own": Own}
+KINDS = {"own": Own, "from-dataset": FromDataset}

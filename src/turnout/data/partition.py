@@ -19,6 +19,8 @@ from torch import Tensor
 from turnout.errors import UserError, nearest
 from turnout.rng import key, rng, uniform
 
+ATTEMPTS = 100  # draws of proportions, until every client has enough samples
+
 
 class Partition(Protocol):
     """A rule that gives the rows of a pool to clients.
@@ -77,7 +79,7 @@ class IID:
     ) -> list[Tensor]:
         labels = label_S if self.stratified else torch.zeros(len(label_S), dtype=torch.int64)
         code_S, pool_L = label_pools(labels, "IID(stratified=True)")
-        return _filled(pick_rows(code_S, label_counts(pool_L.expand(clients, -1), pool_L, want_C), seed), "IID")
+        return _given(pick_rows(code_S, label_counts(pool_L.expand(clients, -1), pool_L, want_C), seed), "IID")
 
 
 @dataclass(frozen=True)
@@ -132,22 +134,20 @@ class Dirichlet:
 
     alpha      the smaller, the fewer labels a client has
     min_size   proportions are drawn again until every client has so many samples
-    attempts   how often they are drawn at most
     """
 
     alpha: float = 0.5
     min_size: int = 1
-    attempts: int = 100
 
     def __post_init__(self) -> None:
-        if self.alpha <= 0 or self.min_size < 1 or self.attempts < 1:
-            raise UserError("Dirichlet needs alpha > 0, min_size >= 1 and attempts >= 1")
+        if self.alpha <= 0 or self.min_size < 1:
+            raise UserError("Dirichlet needs alpha > 0 and min_size >= 1")
 
     def split(
         self, label_S: Tensor, owner_S: Tensor | None, clients: int, seed: int, want_C: Tensor | None = None
     ) -> list[Tensor]:
         code_S, pool_L = label_pools(label_S, "Dirichlet")
-        for attempt in range(self.attempts):
+        for attempt in range(ATTEMPTS):
             # Columns ~ Dirichlet(alpha), computed in logarithms: for a small alpha the gamma draws underflow.
             draws = np.random.default_rng(key(seed, "partition", "dirichlet", attempt) & (2**63 - 1))
             gamma = draws.standard_gamma(self.alpha + 1, (clients, len(pool_L)))
@@ -156,7 +156,7 @@ class Dirichlet:
             if int(count_CL.sum(1).min()) >= self.min_size:
                 return pick_rows(code_S, count_CL, seed)
         raise UserError(
-            f"Dirichlet(alpha={self.alpha}): in {self.attempts} draws some of the {clients} clients always "
+            f"Dirichlet(alpha={self.alpha}): in {ATTEMPTS} draws some of the {clients} clients always "
             f"had fewer than {self.min_size} of {len(label_S)} samples; raise alpha or use fewer clients"
         )
 
@@ -234,7 +234,7 @@ class Shards:
         piece = sorted_S.split(cut.tolist())
         given_CK = torch.randperm(shards, generator=g)[:used].view(clients, self.per_client).sort(1).values
         rows_C = [torch.cat([piece[s] for s in shards_K]) for shards_K in given_CK.tolist()]
-        return _filled(_trimmed(rows_C, want_C, seed), "Shards")
+        return _given(rows_C, "Shards", want_C, seed)
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Natural:
         start_C = torch.searchsorted(owner_S[order_S], owners_O[chosen])
         end_C = torch.searchsorted(owner_S[order_S], owners_O[chosen], right=True)
         rows_C = [order_S[a:b] for a, b in zip(start_C.tolist(), end_C.tolist(), strict=True)]
-        return _filled(_trimmed(rows_C, want_C, seed), "Natural")
+        return _given(rows_C, "Natural", want_C, seed)
 
     def owners(self, owner_S: Tensor) -> Tensor:
         owner_O, count_O = owner_S.unique(return_counts=True)
@@ -339,18 +339,13 @@ def pick_rows(code_S: Tensor, count_CL: Tensor, seed: int) -> list[Tensor]:
     return list(torch.cat(rows)[order_R].split(count_CL.sum(1).tolist()))
 
 
-def _trimmed(rows_C: list[Tensor], want_C: Tensor | None, seed: int) -> list[Tensor]:
-    """At most the wanted number of each client's rows, chosen at random."""
-    if want_C is None:
-        return rows_C
-    return [
-        rows[torch.randperm(len(rows), generator=rng(seed, "partition", "trim", c))[:want].sort().values]
-        for c, (rows, want) in enumerate(zip(rows_C, want_C.tolist(), strict=True))
-    ]
-
-
-def _filled(rows_C: list[Tensor], partition: str) -> list[Tensor]:
-    """The rows; a UserError if a client has none."""
+def _given(rows_C: list[Tensor], partition: str, want_C: Tensor | None = None, seed: int = 0) -> list[Tensor]:
+    """The clients' rows, at most the wanted number of each, chosen at random; a UserError if a client has none."""
+    if want_C is not None:
+        rows_C = [
+            rows[torch.randperm(len(rows), generator=rng(seed, "partition", "trim", c))[:want].sort().values]
+            for c, (rows, want) in enumerate(zip(rows_C, want_C.tolist(), strict=True))
+        ]
     empty = [c for c, rows in enumerate(rows_C) if not len(rows)]
     if empty:
         raise UserError(

@@ -6,15 +6,14 @@ Shape letters: S samples of the pool, C clients, L labels.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from turnout.data.federation import Pooled, Rows, pool_tests
 from turnout.data.partition import IID, Natural, Partition, divide_pools, pick_rows
-from turnout.data.pooled import Pooled, Rows, pool_tests
 from turnout.data.sizes import Equal, Sizes, check_test_share, train_count
 from turnout.errors import UserError, nearest
 from turnout.rng import uniform
@@ -96,7 +95,7 @@ def federate(pool: Pool, spec: Partitioned, seed: int) -> Pooled:
     if clients is None:
         if not isinstance(partition, Natural) or pool.owner_S is None:
             raise UserError(
-                f"{type(spec).__name__}: set the number of clients (clients=...), or use Natural with owners"
+                f"{type(spec).__name__}: set the number of clients (clients=...), or who owns each sample (owner=...)"
             )
         clients = len(partition.owners(pool.owner_S))
         if not clients:
@@ -122,7 +121,7 @@ def federate(pool: Pool, spec: Partitioned, seed: int) -> Pooled:
         test_y=pool.test[1] if official and pool.test else None,
         central=pool.test,
         official=pool.test is not None and not official,
-        cluster_N=None if clusters is None else clusters(clients),
+        groups=None if clusters is None else clusters(clients),
         words=pool.words,
     )
     return federation if pool.test else pool_tests(federation)
@@ -130,42 +129,19 @@ def federate(pool: Pool, spec: Partitioned, seed: int) -> Pooled:
 
 def _rows(pool: Pool, partition: Partition, sizes: Sizes | None, clients: int, seed: int) -> list[Tensor]:
     """The rows of each client; refuses an `Equal` number that some client cannot have."""
-
-    def split(sizes: Sizes | None) -> list[Tensor]:
-        want_C = None if sizes is None else sizes.draw(torch.arange(clients), seed)
-        return partition.split(pool.y, pool.owner_S, clients, seed, want_C)
-
-    if not isinstance(sizes, Equal):
-        return split(sizes)
-    if sizes.each is None:
-        return split(Equal(len(pool.y) // clients or 1))
-    rows_C, each = split(sizes), sizes.each
+    each = sizes.each or 0 if isinstance(sizes, Equal) else 0  # that all must have
+    if isinstance(sizes, Equal) and not each:
+        sizes = Equal(len(pool.y) // clients or 1)
+    want_C = None if sizes is None else sizes.draw(torch.arange(clients), seed)
+    rows_C = partition.split(pool.y, pool.owner_S, clients, seed, want_C)
     least, poorest = min((len(rows), c) for c, rows in enumerate(rows_C))
     if least < each:
-        most = _largest_equal(split, min(each - 1, len(pool.y) // clients))
-        advice = f"each can be at most {most} here" if most else "use fewer clients or another partition"
         raise UserError(
             f"sizes=Equal(each={each}): {clients} clients x {each} are {clients * each} samples, and there are "
-            f"{len(pool.y)}, of which {partition} can give client {poorest} only {least}: {advice}"
+            f"{len(pool.y)}, of which {partition} can give client {poorest} only {least}: lower each, or use "
+            "fewer clients"
         )
     return rows_C
-
-
-def _largest_equal(split: Callable[[Sizes], list[Tensor]], high: int) -> int:
-    """The largest number of samples that every client can have (0: none), by bisection."""
-
-    def least(each: int) -> int | None:
-        try:
-            return min(len(rows) for rows in split(Equal(each)))
-        except UserError:  # too few for a sample of every label that a client should have
-            return None
-
-    low = 0
-    while low < high:
-        middle = (low + high + 1) // 2
-        found = least(middle)
-        low, high = (middle, high) if found is None or found >= middle else (low, middle - 1)
-    return low if low and least(low) else 0
 
 
 def _held_out(rows_C: list[Tensor], label_S: Tensor | None, spec: Partitioned, seed: int) -> tuple[Rows, Rows]:

@@ -72,15 +72,14 @@ class Pareto:
     floor: int = 1
 
     def __post_init__(self) -> None:
-        _check_finite("Pareto", index=self.index, scale=self.scale, cap=self.cap, floor=self.floor)
-        if self.index <= 0 or self.scale <= 0:
-            raise UserError(f"Pareto(index={self.index}, scale={self.scale}): both must be above 0")
-        if not 1 <= self.floor <= self.cap:
-            raise UserError(f"Pareto(floor={self.floor}, cap={self.cap}): need 1 <= floor <= cap")
+        if not (0 < self.index < math.inf and 0 < self.scale < math.inf):
+            raise UserError(f"Pareto(index={self.index}, scale={self.scale}): both must be finite and above 0")
+        if not 1 <= self.floor <= self.cap <= LARGEST:
+            raise UserError(f"Pareto(floor={self.floor}, cap={self.cap}): need 1 <= floor <= cap <= {LARGEST}")
 
     def draw(self, client_C: Tensor, seed: int) -> Tensor:
         u_C = uniform(seed, "sizes", ids=client_C)
-        return (self.scale * (1 - u_C) ** (-1 / self.index)).clamp(self.floor, min(self.cap, LARGEST)).floor().long()
+        return (self.scale * (1 - u_C) ** (-1 / self.index)).clamp(self.floor, self.cap).floor().long()
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,6 @@ class LogNormal:
     mean   of the logarithm
     std    of the logarithm
     plus   added to every size
-    cap    the most samples of a client; None for no limit
 
     >>> LogNormal(std=0.0).draw(torch.tensor([3]), seed=0)  # int(e^4) + 50
     tensor([104])
@@ -99,30 +97,16 @@ class LogNormal:
     mean: float = 4.0
     std: float = 2.0
     plus: int = 50
-    cap: int | None = None
 
     def __post_init__(self) -> None:
-        _check_finite("LogNormal", mean=self.mean, std=self.std, plus=self.plus, cap=self.cap or 1)
-        if self.std < 0 or self.plus < 1:
-            raise UserError(f"LogNormal(std={self.std}, plus={self.plus}): need std >= 0 and plus >= 1")
-        if self.cap is not None and self.cap < 1:
-            raise UserError(f"LogNormal(cap={self.cap}): a client needs at least 1 sample")
-        if self.cap is None and self.mean > math.log(LARGEST):
+        if not (self.mean <= math.log(LARGEST) and 0 <= self.std < math.inf and self.plus >= 1):
             raise UserError(
-                f"LogNormal(mean={self.mean}): it is the mean of the logarithm, so that half of the clients would have "
-                f"more than e^{self.mean} samples; write the logarithm of the median (mean=4 for 55), or set cap"
+                f"{self}: mean is of the logarithm (4 for a median of 55 samples), std is 0 or more, plus 1 or more"
             )
 
     def draw(self, client_C: Tensor, seed: int) -> Tensor:
         u_C = uniform(seed, "sizes", ids=client_C).clamp(min=2.0**-53)
-        size_C = torch.exp(self.mean + self.std * torch.special.ndtri(u_C)).clamp(max=LARGEST).long() + self.plus
-        return size_C if self.cap is None else size_C.clamp(max=self.cap)
-
-
-def _check_finite(name: str, **fields: float) -> None:
-    for field, value in fields.items():
-        if not math.isfinite(value):
-            raise UserError(f"{name}({field}={value}): write a finite number")
+        return torch.exp(self.mean + self.std * torch.special.ndtri(u_C)).clamp(max=LARGEST).long() + self.plus
 
 
 def train_count(size_C: Tensor, test_share: float) -> Tensor:

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.data.columns import MISSING, Column, ColumnRules, Encoding, fit_column, gaps_of, number_labels
+from turnout.data.columns import MISSING, Column, ColumnRules, Encoding, fit_column, gaps_of, listed_once, number_labels
 from turnout.data.description import Description
+from turnout.data.federation import Pooled, pool_tests
 from turnout.data.partitioned import MayHaveOwners, Pool, federate
-from turnout.data.pooled import Pooled, pool_tests
 from turnout.data.text_table import Columns, TextTable, as_number, read_tables
 from turnout.errors import UserError
 from turnout.tasks import Standardised
@@ -69,25 +69,19 @@ class Table(MayHaveOwners):
     def __post_init__(self) -> None:
         super().__post_init__()
         named = None if self.columns is None else tuple(column.name for column in self.columns)
-        if self.label in (*(self.features or ()), *(named or ())):
-            raise UserError(
-                f"Table: {self.label!r} is the label and also among the features, so that a model would be shown the "
-                "answer: leave it out of features and columns"
-            )
-        if named == () or (named and self.features is not None and named != self.features):
-            raise UserError(f"Table: columns describes {named}, and features is {self.features}: list the same columns")
-        if self.labels is not None and (not self.labels or len(set(self.labels)) < len(self.labels)):
+        features = self.features or ()
+        if self.label in (*features, *(named or ())):
+            raise UserError(f"Table: {self.label!r} is the label and also among the features: leave it out there")
+        if named == () or (named and features and named != features):
+            raise UserError(f"Table: columns describes {named}, and features is {features}: list the same columns")
+        if both := [name for name in features if name in self.leave_out]:
+            raise UserError(f"Table: {both[0]!r} is a feature and also left out: remove it from one of them")
+        if not listed_once(self.labels):
             raise UserError(f"Table(labels={self.labels}): list every class of the target once")
         if self.labels is not None and (self.target is not None or self.regression):
-            raise UserError(
-                "Table: labels are of classes, and target and regression of a number: leave one of them out"
-            )
+            raise UserError("Table: labels are of classes, target and regression of a number: leave one of them out")
         if self.target is not None and (not self.standardise or self.regression is False):
-            raise UserError(
-                "Table: target standardises a number to predict: leave it out, or set regression and standardise"
-            )
-        if both := [name for name in self.features or () if name in self.leave_out]:
-            raise UserError(f"Table: {both[0]!r} is a feature and also left out: remove it from one of them")
+            raise UserError("Table: target is of a number to predict: leave it out, or set regression and standardise")
 
     def read(self, data_dir: Path | None = None) -> Pool:
         """All samples; the encoding of columns is learnt from all rows."""
@@ -99,13 +93,10 @@ class Table(MayHaveOwners):
         table, pool = self._open(data_dir)
         dealt = federate(pool, self, seed)
         encoding, unit = self._learn(table, pool, dealt.train_rows.row_R)
-        note = f"{table.path.name}: {encoding.text()}; target {self.label!r} "
-        if pool.labels:
-            note += f"has {pool.classes} classes"
-        else:
-            note += "is a number"
-            if unit:
-                note += f", standardised (mean {unit.mean:.3g}, deviation {unit.std:.3g}; metrics are in its own unit)"
+        kind = f"has {pool.classes} classes" if pool.labels else "is a number"
+        if unit:
+            kind += f", standardised (mean {unit.mean:.3g}, deviation {unit.std:.3g}; metrics are in its own unit)"
+        note = f"{table.path.name}: {encoding.text()}; target {self.label!r} {kind}"
         x, y = encoding.encode(table), _targets(pool.y, unit)
         return pool_tests(replace(dealt, x=x, y=y, standardised=unit, encoding=encoding, note=note))
 
@@ -131,9 +122,9 @@ class Table(MayHaveOwners):
 
     def encode(self, path: Path | str, seed: int = 0, data_dir: Path | None = None) -> Tensor:
         """The inputs of another file's rows, encoded as this table's training rows were; it needs no label."""
-        table, pool = self._open(data_dir)
-        train_R = federate(pool, self, seed).train_rows.row_R
-        return self._learn(table, pool, train_R)[0].encode(read_tables(path, data_dir))
+        encoding = self.load(seed, data_dir).encoding
+        assert encoding is not None
+        return encoding.encode(read_tables(path, data_dir))
 
     @property
     def _rules(self) -> ColumnRules:
@@ -157,7 +148,9 @@ class Table(MayHaveOwners):
             values = [as_number(cell) for cell in cells]
             is_number = None not in values and any(value is not None and not value.is_integer() for value in values)
         if is_number:
-            y = torch.tensor(table.numbers(self.label), dtype=torch.float64).unsqueeze(1)
+            words = "{} is not a finite number; correct it"
+            table.refuse(self.label, cells, lambda cell: as_number(cell) is None, words)
+            y = torch.tensor([float(cell) for cell in cells], dtype=torch.float64).unsqueeze(1)
             return table, Pool(row_S, y, 1, owner_S=owner_S, owners=owners)
         y, names = number_labels(table, self.label, cells, self.labels)
         return table, Pool(row_S, y, len(names), names, owner_S=owner_S, owners=owners)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from turnout.data.columns import number_labels
+from turnout.data.columns import listed_once, number_labels
 from turnout.data.description import Description
 from turnout.data.federation import digest
 from turnout.data.partitioned import MayHaveOwners, Pool
@@ -51,49 +51,34 @@ class Characters(MayHaveOwners):
         super().__post_init__()
         if self.length < 1:
             raise UserError(f"Characters(length={self.length}): a window has at least 1 character")
-        if self.labels is not None and (not _once(self.labels) or any(len(label) != 1 for label in self.labels)):
+        if self.labels is not None and (not listed_once(self.labels) or any(len(label) != 1 for label in self.labels)):
             raise UserError("Characters(labels=...): list every character once, each as a text of its own")
 
     def read(self, data_dir: Path | None = None) -> Pool:
         table = read_tables(self.path, data_dir)
-        texts = table.column(self.text_column)
         owner_S, owners = table.owners(self.owner_column)
-        owned: list[list[str]] = [[] for _ in owners or ("",)]
+        owned: dict[str, list[str]] = {name: [] for name in owners or ("",)}
+        texts = table.column(self.text_column)
         for owner, text in zip([0] * len(texts) if owner_S is None else owner_S.tolist(), texts, strict=True):
-            owned[owner].append(text)
-        kept = {
-            name: "\n".join(parts)
-            for name, parts in zip(owners or ("",), owned, strict=True)
-            if sum(map(len, parts)) >= max(self.length + 1, self.min_characters)
-        }
+            owned[owners[owner] if owners else ""].append(text)
+        least = max(self.length + 1, self.min_characters)
+        kept = {name: "\n".join(parts) for name, parts in owned.items() if sum(map(len, parts)) >= least}
         if not kept:
             raise UserError(f"{table.path}: no owner has enough text; lower length or min_characters")
-        codes = [np.frombuffer(text.encode("utf-32-le"), np.uint32) for text in kept.values()]
-        found = np.unique(np.concatenate(codes))
-        known = found if self.labels is None else np.array([ord(label) for label in self.labels], np.uint32)
-        order = known.argsort()
-        x, y, count = [], [], []
-        for owner, code in zip(kept, codes, strict=True):
-            if len(strange := np.setdiff1d(code, known)):
+        labels = self.labels or tuple(sorted(set("".join(kept.values()))))
+        number, x, y = {label: i for i, label in enumerate(labels)}, [], []
+        for owner, text in kept.items():
+            if strange := sorted(set(text) - set(labels)):
                 whose = f"the text of {owner!r}" if owner else "the text"
                 raise UserError(
-                    f"{whose} has the character {chr(strange[0])!r}, which is not among the labels: add or remove it"
+                    f"{whose} has the character {strange[0]!r}, which is not among the labels: add it there"
                 )
-            number = order[np.searchsorted(known, code, sorter=order)]
-            windows = (len(number) - 1) // self.length
-            x.append(number[: windows * self.length].reshape(windows, self.length))
-            y.append(number[1 : windows * self.length + 1].reshape(windows, self.length))
-            count.append(windows)
-        owner_S = torch.repeat_interleave(torch.arange(len(count)), torch.tensor(count))
-        labels = tuple(chr(code) for code in known)
-        return Pool(
-            torch.from_numpy(np.concatenate(x).astype(np.int64)),
-            torch.from_numpy(np.concatenate(y).astype(np.int64)),
-            len(labels),
-            labels,
-            owner_S=owner_S if self.owner_column else None,
-            owners=tuple(kept) if self.owner_column else (),
-        )
+            code, end = torch.tensor([number[letter] for letter in text]), (len(text) - 1) // self.length * self.length
+            x.append(code[:end].view(-1, self.length))
+            y.append(code[1 : end + 1].view(-1, self.length))
+        count = torch.tensor([len(windows) for windows in x])
+        window_owner = (torch.repeat_interleave(count), tuple(kept)) if self.owner_column else (None, ())
+        return Pool(torch.cat(x), torch.cat(y), len(labels), labels, None, *window_owner)
 
     def fixed(self, seed: int = 0, data_dir: Path | None = None) -> Characters:
         """The same texts with their characters as labels, for devices to share."""
@@ -137,7 +122,7 @@ class Sentences(MayHaveOwners):
         super().__post_init__()
         if self.length < 1 or self.vocabulary < 3:
             raise UserError("Sentences needs a length of at least 1 and a vocabulary of at least 3")
-        if not _once(self.labels) or not _once(self.words):
+        if not listed_once(self.labels) or not listed_once(self.words):
             raise UserError("Sentences: list every label and every word once, or leave the list out")
         if len(self.words or ()) > self.vocabulary - 2:
             raise UserError(
@@ -175,11 +160,6 @@ class Sentences(MayHaveOwners):
         if self.labels is None or self.words is None:
             return None
         return _described(self, (), self.labels, digest(repr(self.words)))
-
-
-def _once(listed: tuple[str, ...] | None) -> bool:
-    """Whether a list has entries and each of them once, or is None."""
-    return listed is None or 0 < len(listed) == len(set(listed))
 
 
 def _described(

@@ -55,20 +55,14 @@ class TextTable:
             if wrong(cell):
                 raise UserError(f"{self.place(i, name)}: {words.replace('{}', repr(cell))}")
 
-    def numbers(self, name: str) -> list[float]:
-        """A column of finite numbers; an error names the line of the file."""
-        column = self.column(name)
-        self.refuse(name, column, lambda cell: as_number(cell) is None, "{} is not a finite number; correct it")
-        return [float(cell) for cell in column]
-
     def owners(self, names: Columns) -> tuple[Tensor | None, tuple[str, ...]]:
         """Each row's owner as a number, and the owners' names: the values of one column, or of several together."""
         if not names:
             return None, ()
         listed = (names,) if isinstance(names, str) else names
-        words = "the owner is missing; fill it in or remove the row"
         for name in listed:
-            self.refuse(name, self.column(name), lambda cell: not cell.strip(), words)
+            missing = "the owner is missing; fill it in or remove the row"
+            self.refuse(name, self.column(name), lambda cell: not cell.strip(), missing)
         rows = zip(*(self.column(name) for name in listed), strict=True)
         return number_values([" / ".join(cell.strip() for cell in cells) for cells in rows])
 
@@ -94,12 +88,9 @@ def read_tables(path: Path | str, data_dir: Path | None) -> TextTable:
     tables = [_read(found) for found in sorted(folder.glob(pattern)) if found.is_file()]
     if not tables:
         raise UserError(f"{folder} has no files {pattern!r}: check the path and the pattern")
-    for table in tables[1:]:
-        for one, other in ((table, tables[0]), (tables[0], table)):
-            if lost := [name for name in other.columns if name not in one.columns]:
-                raise UserError(
-                    f"{one.path} has no column {lost[0]!r}, which {other.path} has: all files need the same columns"
-                )
+    for one, other in [pair for table in tables[1:] for pair in ((table, tables[0]), (tables[0], table))]:
+        if lost := [name for name in other.columns if name not in one.columns]:
+            raise UserError(f"{one.path} has no column {lost[0]!r}, which {other.path} has: all need the same columns")
     columns = {name: [cell for table in tables for cell in table.columns[name]] for name in tables[0].columns}
     return TextTable(folder / pattern, columns, [place for table in tables for place in table.where], joined=True)
 

@@ -1,5 +1,4 @@
-"""Data sets around another one in one pool: `Noisy` adds noise, `LabelFlip` and `Backdoor` are attacks on the data,
-`WithPublic` makes test samples public.
+"""Data sets around another one in one pool: `Noisy` adds noise, `LabelFlip` and `Backdoor` are attacks on the data.
 
 Shape letters: N clients of the population, C noisy clients, H hostile clients, R rows, S samples.
 """
@@ -7,22 +6,15 @@ Shape letters: N clients of the population, C noisy clients, H hostile clients, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from turnout.data.federation import DataSpec
-from turnout.data.labels import Public, Vocabulary
-from turnout.data.pooled import Pooled, Rows
-from turnout.errors import UserError, nearest
+from turnout.data.federation import DataSpec, Pooled
+from turnout.errors import UserError
 from turnout.rng import rng
 from turnout.world.attacks import Share, check_attackers, hostile_clients
-
-# Standard deviations by name: what paper 004 prints (a variance of 4), and those of its authors' code for each set.
-LEVELS = {"paper": 2.0, "code-mnist": 3.0, "code-cifar": 0.2}
 
 
 def _load_pooled(data: DataSpec, seed: int, data_dir: Path | None, name: str) -> Pooled:
@@ -40,26 +32,18 @@ class Noisy:
 
     data        the clean data set, in one pool
     share       of the clients
-    std         a number, or a name: "paper" (2.0), or "code-mnist" (3.0) and "code-cifar" (0.2) as in its authors' code
+    std         standard deviation of the noise; its authors' code has 3.0 for MNIST and 0.2 for CIFAR-10
     low, high   noisy samples are cut to this range
-
-    >>> from turnout.data import Digits
-    >>> Noisy(Digits(), std="code-cifar").std
-    0.2
     """
 
     data: DataSpec
     share: float = 0.2
-    std: float | str = 2.0
+    std: float = 2.0
     low: float = 0.0
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.std, str):
-            if self.std not in LEVELS:
-                raise UserError(f"Noisy(std={self.std!r}): give a number, or a name: {nearest(self.std, LEVELS)}")
-            object.__setattr__(self, "std", LEVELS[self.std])
-        if not 0 <= self.share <= 1 or float(self.std) < 0 or self.low >= self.high:
+        if not 0 <= self.share <= 1 or self.std < 0 or self.low >= self.high:
             raise UserError("Noisy needs a share in [0, 1], std >= 0 and low < high")
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
@@ -69,11 +53,11 @@ class Noisy:
         noisy_C = self.clients(clean.clients, seed)
         row_R, _ = clean.train_rows.take(noisy_C)
         g = rng(seed, "noise")
-        noise = torch.randn(len(row_R), *clean.input_shape, generator=g).mul_(float(self.std))
+        noise = torch.randn(len(row_R), *clean.input_shape, generator=g).mul_(self.std)
         x = clean.x.clone()
         x[row_R] = noise.add_(x[row_R]).clamp_(self.low, self.high)
         noisy_N = torch.zeros(clean.clients, dtype=torch.bool).index_fill(0, noisy_C, True)
-        return replace(clean, x=x, noisy_N=noisy_N)
+        return replace(clean, x=x, noisy=noisy_N)
 
     def clients(self, clients: int, seed: int) -> Tensor:
         """Which clients are noisy, sorted."""
@@ -91,7 +75,7 @@ def _poisoned(data: DataSpec, attackers: Share, seed: int, data_dir: Path | None
         raise UserError(f"{name} needs one label a sample, not numbers to predict")
     hostile_H = hostile_clients(attackers, clean.clients, seed)
     hostile_N = torch.zeros(clean.clients, dtype=torch.bool).index_fill(0, hostile_H, True)
-    return replace(clean, noisy_N=hostile_N), clean.train_rows.take(hostile_H)[0]
+    return replace(clean, noisy=hostile_N), clean.train_rows.take(hostile_H)[0]
 
 
 @dataclass(frozen=True)
@@ -169,56 +153,4 @@ class Backdoor:
         return self.marked(x[y != self.target])
 
 
-@dataclass(frozen=True)
-class WithPublic:
-    """Some test samples are public, so that clients can exchange scores on them; a client's labels are those among its
-    training samples.
-
-    data        a labelled data set in one pool
-    per_label   how many test samples of each label are public; None for all
-
-    >>> from turnout.data import Digits
-    >>> from turnout.data.partition import Classes
-    >>> found = WithPublic(Digits(clients=5, partition=Classes(per_client=2)), per_label=10).load(seed=0)
-    >>> len(found.public.x), len(found.public.label_set(3, 0))
-    (100, 2)
-    """
-
-    data: DataSpec
-    per_label: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.per_label is not None and self.per_label < 1:
-            raise UserError(f"WithPublic: per_label is at least 1, not {self.per_label}; leave it out for all")
-
-    def read(self, data_dir: Path | None = None) -> Any:
-        """The samples of the data set inside; also used to check that its files exist."""
-        return self.data.read(data_dir) if hasattr(self.data, "read") else None
-
-    def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled:
-        found = self.data.load(seed, data_dir)
-        if not isinstance(found, Pooled) or not found.labels or found.y.ndim != 1:
-            kind = type(self.data).__name__
-            raise UserError(
-                f"WithPublic needs a labelled data set in one pool, not {kind}: give Stream or Loader public"
-            )
-        if found.central is None:
-            raise UserError(
-                "WithPublic makes test samples public, and there are none: raise world.data.data.test_share"
-            )
-        x, y = found.central
-        order_R = torch.randperm(len(y), generator=rng(seed, "public"))
-        open_R = torch.cat([order_R[y[order_R] == label][: self.per_label] for label in range(found.classes)])
-        known = Vocabulary(found.labels, (), found.names)
-        return replace(
-            found, public=Public(x[open_R], y[open_R], partial(_held_labels, found.train_rows, found.y, known))
-        )
-
-
-def _held_labels(rows: Rows, y: Tensor, known: Vocabulary, client: int, t: int) -> Tensor:
-    """A client's labels: those among its training samples."""
-    held_l = y[rows.take(torch.tensor([client]))[0]].unique()
-    return known.label_set([known.labels[i] for i in held_l.tolist()], client)
-
-
-KINDS = {"noisy": Noisy, "label-flip": LabelFlip, "backdoor": Backdoor, "with-public": WithPublic}
+KINDS = {"noisy": Noisy, "label-flip": LabelFlip, "backdoor": Backdoor}

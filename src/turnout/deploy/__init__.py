@@ -2,6 +2,8 @@
 
     settings    the runtime settings `Flower` of an experiment
     link        messages to nodes: the promise of a link, and the mailbox of messages that await an answer
+    agreement   how a device's data differs from what the experiment fixes for all devices
+    renumbered  the clients of data under the numbers that devices were given
     enrolment   which client a node is: introductions, names, keys, the last reply of each that was used
     keys        how a device proves who it is
     devices     real clients of any track: who joins and leaves, tasks that they are asked to do

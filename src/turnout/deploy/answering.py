@@ -218,7 +218,7 @@ class WeightTasks:
     def _work(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
         until = time.monotonic() + float(head["seconds"])
         download = self.read_download(head, standing, parts)
-        client_1, full_1 = download.client_C, self._turnout(download.client_C, None, download.t)[1]
+        client_1, full_1 = download.client_C, self._turnout(download.client_C, None)[1]
         if int(full_1[0]) == 0:
             return {"steps": 0}, None
         asked = self._assignment(client_1, full_1, download.t, until)
@@ -228,7 +228,7 @@ class WeightTasks:
         time.sleep(max(0.0, int(steps_1[0]) * self.step_seconds - (time.monotonic() - began)))
         spent = time.monotonic() - began
         self.steps_a_second = int(steps_1[0]) / max(spent, 1e-9)
-        if not bool(self.algorithm.weighting.counts(self._turnout(client_1, steps_1, download.t)[0])[0]):
+        if not bool(self.algorithm.weighting.counts(self._turnout(client_1, steps_1)[0])[0]):
             replies = self.clients.unfinished(client_1, download)
         elif self.keeps and bool(replies.report["finite"].all()):
             rows = {name: value[0] for name, value in rows.items()}
@@ -251,16 +251,16 @@ class WeightTasks:
             outbox=Outbox.from_state(own["outbox"]),
         )  # fmt: skip
 
-    def _turnout(self, client_1: Tensor, steps_1: Tensor | None, t: int) -> tuple[Turnout, Tensor]:
+    def _turnout(self, client_1: Tensor, steps_1: Tensor | None) -> tuple[Turnout, Tensor]:
         examples_1, single = self.clients.federation.examples(client_1).cpu(), self.clients.model.batch_statistics
-        return turnout_after(steps_1, client_1, examples_1, self.algorithm.local, single, t)
+        return turnout_after(steps_1, client_1, examples_1, self.algorithm.local, single)
 
     def _assignment(self, client_1: Tensor, full_1: Tensor, t: int, until: float) -> Assignment:
         """All the work, or as much as there is time for."""
         left, rate = until - time.monotonic(), self.steps_a_second
 
         def scale(steps_1: Tensor) -> Tensor | None:
-            scale_1 = self.algorithm.weighting.client_scale(self._turnout(client_1, steps_1, t)[0])
+            scale_1 = self.algorithm.weighting.client_scale(self._turnout(client_1, steps_1)[0])
             return scale_1 if self.algorithm.scale_at == "client" and float(scale_1[0]) != 1 else None
 
         if rate is not None and not self.slowness and int(full_1[0]) / rate < EASY * left:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from turnout.data.agreement import Agreeable
+from turnout.deploy.agreement import Agreeable
 from turnout.deploy.settings import Flower
 from turnout.errors import UserError
 from turnout.experiment import Experiment, World

@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from turnout.data.agreement import as_agreed
 from turnout.data.description import described, enrolment_of
 from turnout.data.federation import DataSpec
-from turnout.data.renumbered import alone
+from turnout.deploy.agreement import as_agreed
 from turnout.deploy.answering import LEAVING, LEFT, ClientDevice, WeightTasks
 from turnout.deploy.enrolment import digest_of
 from turnout.deploy.processes import free_port, program, surroundings
+from turnout.deploy.renumbered import alone
 from turnout.engine.trainers import place_of
 from turnout.errors import UserError
 from turnout.experiment import Algorithm, Experiment, World

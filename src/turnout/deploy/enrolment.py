@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.data.agreement import difference
 from turnout.data.columns import some
 from turnout.data.description import Description, enrolment_of
 from turnout.data.federation import Federation, digest
+from turnout.deploy.agreement import difference
 from turnout.deploy.keys import RegisteredKeys, signed_text
 from turnout.deploy.link import Link, Mailbox, Request, current, question
 from turnout.deploy.settings import Flower
@@ -56,7 +56,7 @@ def first_enrolment(
         raise UserError("no device has described its data yet: set runtime.server_data = true, or connect one")
     target = torch.zeros(2, *data.target_shape, dtype=getattr(torch, data.target_type))
     encoded = tuple(part for part in (data.standardised, data.encoding, data.words or None) if part is not None)
-    # what the data of all devices has in common (data/agreement.py explains differences in words)
+    # what the data of all devices has in common (agreement.py explains differences in words)
     shapes = (data.input_shape, data.input_type, data.target_shape, data.target_type)
     fingerprint = repr((*shapes, data.classes, data.labels, *encoded))
 

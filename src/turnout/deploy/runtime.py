@@ -89,7 +89,7 @@ class FlowerRuntime(DeviceClients):
         self.handle(self.mailbox.collect())
         done = self.work(client_C, task)
         steps_C = torch.tensor([done[c].steps if c in done else 0 for c in client_C.tolist()])
-        turnout, _ = self._turnout(client_C, steps_C, download.t)
+        turnout, _ = self._turnout(client_C, steps_C)
         counts_C = self.algorithm.weighting.counts(turnout)
         for c, counts in zip(client_C.tolist(), counts_C.tolist(), strict=True):
             if c in done and not counts:
@@ -116,9 +116,9 @@ class FlowerRuntime(DeviceClients):
     def read_work(self, client: int, answer: RemoteAnswer) -> Done:
         """What a client has done."""
         steps, client_1 = answer.head.get("steps", -1), torch.tensor([client])
-        if (wrong := Whole(1, int(self._turnout(client_1, None, answer.t)[1][0])).wrong(steps)) is not None:
+        if (wrong := Whole(1, int(self._turnout(client_1, None)[1][0])).wrong(steps)) is not None:
             raise Refused(f"its steps {wrong}")
-        turnout, _ = self._turnout(client_1, torch.tensor([steps]), answer.t)
+        turnout, _ = self._turnout(client_1, torch.tensor([steps]))
         sending = Sending(answer.t, self.seed, client_1, self.layout.shared_slots)
         if bool(self.algorithm.weighting.counts(turnout)[0]):
             assert self._pattern is not None
@@ -129,9 +129,9 @@ class FlowerRuntime(DeviceClients):
         timed = {name: torch.tensor([value], dtype=torch.float64) for name, value in times.items()}
         return Done(steps, replace(replies, report=replies.report | timed))
 
-    def _turnout(self, client_C: Tensor, steps_C: Tensor | None, t: int) -> tuple[Turnout, Tensor]:
+    def _turnout(self, client_C: Tensor, steps_C: Tensor | None) -> tuple[Turnout, Tensor]:
         single = self.setup.model.batch_statistics
-        return turnout_after(steps_C, client_C, self.examples(client_C), self.algorithm.local, single, t)
+        return turnout_after(steps_C, client_C, self.examples(client_C), self.algorithm.local, single)
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         return Replies.join([self._unfinished[c] for c in client_I.tolist()])
@@ -223,14 +223,14 @@ class FlowerRuntime(DeviceClients):
 
 
 def turnout_after(
-    steps_C: Tensor | None, client_C: Tensor, examples_C: Tensor, local: Local, drop_single: bool, t: int
+    steps_C: Tensor | None, client_C: Tensor, examples_C: Tensor, local: Local, drop_single: bool
 ) -> tuple[Turnout, Tensor]:
     """The turnout of clients that took so many steps (None: all of them), and the steps of complete work."""
-    full, full_C = turn_out(client_C, torch.ones(len(client_C), dtype=torch.float64), examples_C, local, drop_single, t)
+    full, full_C = turn_out(client_C, torch.ones(len(client_C), dtype=torch.float64), examples_C, local, drop_single)
     if steps_C is None:
         return full, full_C
     part_C = torch.where(full_C > 0, steps_C.double() / full_C.clamp(min=1), 0.0)
-    return turn_out(client_C, part_C, examples_C, local, drop_single, t)[0], full_C
+    return turn_out(client_C, part_C, examples_C, local, drop_single)[0], full_C
 
 
 def reported_times(head: State) -> dict[str, float]:

@@ -6,12 +6,12 @@ import csv
 import os
 from pathlib import Path
 
-from turnout.data.agreement import Agreeable
 from turnout.data.description import read_description
-from turnout.data.renumbered import InOrder
+from turnout.deploy.agreement import Agreeable
 from turnout.deploy.enrolment import first_description
 from turnout.deploy.keys import RegisteredKeys
 from turnout.deploy.link import Connection, Link, connected
+from turnout.deploy.renumbered import InOrder
 from turnout.deploy.settings import Flower
 from turnout.errors import UserError
 from turnout.experiment import Experiment, World

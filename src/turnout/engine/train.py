@@ -179,7 +179,7 @@ def block_size(steps: int, batch_size: int) -> int:
 def order_bytes(count_C: Tensor, local: Local, drop_single: bool, threads: int = 1) -> int:
     """Bytes of the batch orders that are laid out at once for a cohort with so many samples each."""
     count_C = count_C.sort(descending=True).values
-    steps_C, size = local.full_steps(count_C, drop_single, t=0), local.batch_size
+    steps_C, size = local.full_steps(count_C, drop_single), local.batch_size
     steps_C, first, blocks, sorting = steps_C.sort(descending=True).values, 0, [0], 0
     while first < len(steps_C):
         steps = max(1, int(steps_C[first]))

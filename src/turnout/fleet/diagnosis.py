@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from turnout.fleet.fleet_model import EVERYONE, FleetModel, Outages, fit
+from turnout.fleet.log_statistics import presence, runs, share
+from turnout.fleet.participation_log import DAY, ParticipationLog
 from turnout.fleet.reading import Reading
-from turnout.world.log import DAY, ParticipationLog
-from turnout.world.log_statistics import presence, runs, share
 
 MOST_LENGTHS = 500  # rounds up to which lengths are listed one by one
 HARDLY = 0.05  # a client that comes to a smaller share of its rounds is hardly ever there

@@ -13,13 +13,13 @@ from rich.text import Text
 from turnout.fleet.diagnosis import WEEKDAYS, Diagnosis, PartToTry
 from turnout.fleet.fleet_model import Outages
 from turnout.fleet.groups import Groups
+from turnout.fleet.participation_log import ParticipationLog
 from turnout.machine.files import write_whole
 from turnout.running.charts.heat import HeatMap, turnout_map
 from turnout.running.charts.lines import Series, bars, line_chart
 from turnout.running.charts.page import charts_section, renderer, whole_page
 from turnout.running.charts.svg import sheet
 from turnout.running.charts.units import duration, show, sparkline
-from turnout.world.log import ParticipationLog
 
 NAMED = 6  # clients of a list
 

@@ -30,11 +30,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turnout.fleet.blocks import Sources
 from turnout.fleet.groups import Groups, away_together
+from turnout.fleet.log_statistics import presence, sampled
+from turnout.fleet.participation_log import ParticipationLog
 from turnout.rng import uniform
-from turnout.world.blocks import Sources
-from turnout.world.log import ParticipationLog
-from turnout.world.log_statistics import presence, sampled
 from turnout.world.participation import numbers_before, up_now
 
 BLOCK = 12  # rounds walked back at a time

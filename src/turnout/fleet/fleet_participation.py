@@ -2,37 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Self, get_args
 
 from torch import Tensor
 
+from turnout.errors import UserError, nearest
+from turnout.fleet.blocks import Blocks, Sources, Whose, block_length
 from turnout.fleet.fleet_model import FleetModel, fit
+from turnout.fleet.participation_log import ParticipationLog
 from turnout.fleet.read_log import read_fleet
 from turnout.fleet.reading import Reading
 from turnout.parts.selection import AsLogged
-from turnout.world.blocks import Sources
-from turnout.world.log import ParticipationLog
+from turnout.world.enrolment import Enrolment
 from turnout.world.turnout_log import TurnoutLog
+
+MODES = ("replay", "blocks", "fitted")
 
 
 @dataclass(frozen=True)
 class FleetLog(TurnoutLog):
     """Participation from a fleet's log: CSV, Parquet, FedScale's trace or a run folder, read as `reading` says.
 
+    path     the log
+    names    the names of the data's clients; set when the experiment is prepared
+    mode     "replay": round t of the run is round t of the log, and a client without a row is absent; "blocks": whole
+             blocks of the log's rounds, one after the other; "fitted": a model of the log, with clients that come and
+             go by the hour, groups that are away together, and outages
+    of       whose blocks: "fleet", the same for all clients, or "client", for each its own
+    length   rounds of a block; None: chosen from the log
     reading  how the log is read
-    mode     "replay" and "blocks" as for `TurnoutLog`, or "fitted": a model of the log, with clients that come and go
-             by the hour, groups that are away together, and outages
-    and the other settings of `TurnoutLog`
+
+    Clients of the data that are not in the log are absent in a replay, and in the other modes behave like a client of
+    the log, chosen at random.
     """
 
+    mode: str = "replay"
+    of: Whose = "fleet"
+    length: int | None = None
     reading: Reading = field(default_factory=Reading)
-    modes: ClassVar[tuple[str, ...]] = ("replay", "blocks", "fitted")
+
+    def __post_init__(self) -> None:
+        for what, value, known in (("mode", self.mode, MODES), ("of", self.of, get_args(Whose))):
+            if value not in known:
+                raise UserError(f"participation FleetLog: no {what} {value!r}; {nearest(value, known)}")
+        if self.mode != "blocks" and (self.of != "fleet" or self.length is not None):
+            raise UserError("participation FleetLog: `of` and `length` are about blocks; set mode='blocks'")
+        if self.length is not None and self.length < 1:
+            raise UserError(f"participation FleetLog: length = {self.length}: a block has 1 round or more")
 
     @cached_property
     def log(self) -> ParticipationLog:
         return read_fleet(self.path, self.reading)
+
+    @property
+    def replays(self) -> bool:
+        return self.mode == "replay"
+
+    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Self:
+        tied = super().tied_to_clients(enrolment, rounds)
+        tied.__dict__["sources"] = replace(self.sources, match=tied.match)
+        return tied
 
     @cached_property
     def sources(self) -> Sources:
@@ -43,9 +74,15 @@ class FleetLog(TurnoutLog):
     def _model(self) -> FleetModel:
         return fit(self.log)
 
+    @cached_property
+    def _blocks(self) -> Blocks:
+        return Blocks(self.log, self.sources, self.length or block_length(self.log), self.of)
+
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         if self.mode == "fitted":
             return self._model.fraction(client_C, t, seed, self.sources)
+        if self.mode == "blocks":
+            return self._blocks.fraction(client_C, t, seed)
         return super().fraction(client_C, t, full_work, seed, groups)
 
     def asked(self, t: int) -> Tensor:

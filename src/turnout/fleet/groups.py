@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turnout.world.log import ParticipationLog
-from turnout.world.log_statistics import presence
+from turnout.fleet.log_statistics import presence
+from turnout.fleet.participation_log import ParticipationLog
 
 MOST_GROUPS = 8
 SMALLEST = 3  # clients of a group

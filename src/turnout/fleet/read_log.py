@@ -14,11 +14,12 @@ import numpy as np
 
 from turnout.errors import UserError
 from turnout.fleet.fedscale import is_pickle, read_availability
+from turnout.fleet.participation_log import ParticipationLog
 from turnout.fleet.reading import Reading, TimeReader, column_of, count, share, whole
 from turnout.fleet.rounds import Form, LogRows, log_of_rows
 from turnout.machine.table_files import TableBlock, TableFile, open_table
 from turnout.running.records.records import Records
-from turnout.world.log import HEADER, TURNOUT_FILE, Faults, ParticipationLog, find_turnout
+from turnout.world.log import HEADER, TURNOUT_FILE, Faults, find_turnout
 
 LOOKED_AT = 100  # times of a block from which the format is guessed, if they cannot be read
 OWNER_COLUMNS = ["client", "owner"]

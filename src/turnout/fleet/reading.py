@@ -18,8 +18,9 @@ from typing import Literal, get_args
 import numpy as np
 
 from turnout.errors import UserError, nearest
+from turnout.fleet.participation_log import Missing
 from turnout.machine.table_files import TableBlock
-from turnout.world.log import Faults, Missing
+from turnout.world.log import Faults
 
 Gaps = Literal["outage", "skip"]
 ROLES = ("round", "client", "work", "time", "start", "end", "examples")  # that a column can have

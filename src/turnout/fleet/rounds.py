@@ -13,9 +13,10 @@ from typing import Literal
 import numpy as np
 
 from turnout.errors import UserError
+from turnout.fleet.participation_log import DAY, ParticipationLog
 from turnout.fleet.reading import Reading, seconds
 from turnout.running.charts.units import duration
-from turnout.world.log import DAY, MOST_ROUNDS, Faults, ParticipationLog
+from turnout.world.log import MOST_ROUNDS, Faults
 
 Form = Literal["rounds", "check-ins", "intervals"]
 FEW = 0.05  # up to this share of check-ins, zeros are clients that came and finished nothing, not a list of the absent
@@ -98,12 +99,14 @@ def log_of_rows(rows: LogRows, reading: Reading, faults: Faults) -> Participatio
         made.rounds,
         (made.round_A, made.code_A, made.work_A),
         line_M,
-        None if rows.examples_N is None else _largest(rows.examples_N, rows.code_N, len(rows.names)),
         missing=missing,
         start_T=made.start_T,
         is_calendar=rows.is_calendar,
         every=made.every,
     )
+    if rows.examples_N is not None:
+        examples = dict(zip(rows.names, _largest(rows.examples_N, rows.code_N, len(rows.names)), strict=True))
+        log = replace(log, examples_M=np.array([examples[name] for name in log.names]))
     absences = _absence_assumptions(log, rows, reading, zeros)
     return replace(log, assumed=(*rows.assumed, *made.assumed, *absences))
 

@@ -17,16 +17,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError, nearest
-from turnout.types import State
+from turnout.errors import UserError, check_settings
 
 IDLE = 60.0  # seconds after which the server asks again if no client turned up and it had no deadline
-LATE = ("discard", "use")
 ROUNDING = 1e-9  # seconds: a reply that was planned to arrive at the limit does
 
 
 class Closing(Protocol):
-    """How a round ends. State goes in and comes out."""
+    """How a round ends."""
 
     @property
     def partial(self) -> bool:
@@ -43,22 +41,14 @@ class Closing(Protocol):
         """Asynchronous: the server steps after so many replies; None: rounds."""
         return None
 
-    def begin(self) -> State:
-        """The state before the first round."""
-        return {}
-
+    @property
     @abstractmethod
-    def limit(self, state: State) -> float:
+    def limit(self) -> float:
         """Seconds that a round may take; inf: any."""
 
     def enough(self, asked: int) -> int:
         """How many replies close a round before its limit, where so many clients are asked."""
         return asked
-
-    def observe(self, state: State, full_C: Tensor) -> State:
-        """The state after a round: seconds of complete work of clients whose replies arrived in it; inf for a client
-        whose late reply is discarded, since the server knows only that it takes longer."""
-        return state
 
     def discount(self, age_R: Tensor) -> Tensor:
         """Factor on replies that are this many rounds old; 1 for those of this round."""
@@ -69,7 +59,8 @@ class Closing(Protocol):
 class WaitForAll(Closing):
     """Wait for all clients that turned up, however long that takes."""
 
-    def limit(self, state: State) -> float:
+    @property
+    def limit(self) -> float:
         return math.inf
 
 
@@ -105,10 +96,7 @@ class Aged(WaitForAll):
     power: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.late not in LATE:
-            raise UserError(f"algorithm.closing.late is {self.late!r}: {nearest(self.late, LATE)}")
-        if not self.power >= 0:
-            raise UserError(f"algorithm.closing.power is 0 or more, not {self.power}")
+        check_settings(self, late=("discard", "use"), power="[0, inf)")
         if self.uses_late and self.partial:
             raise UserError(
                 f"algorithm.closing = {type(self).__name__}(late='use') has no effect with partial work: all send what "
@@ -141,10 +129,10 @@ class Deadline(Aged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.seconds < math.inf:
-            raise UserError(f"algorithm.closing.seconds is {self.seconds}: give the simulated seconds a round may take")
+        check_settings(self, seconds="(0, inf)")
 
-    def limit(self, state: State) -> float:
+    @property
+    def limit(self) -> float:
         return self.seconds
 
 
@@ -164,13 +152,10 @@ class FirstReplies(Aged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limits = (1 if value is None else value for value in (self.count, self.seconds))
-        if not all(value > 0 for value in limits) or not 0 < self.share <= 1:
-            raise UserError(
-                f"algorithm.closing = {self}: count is at least 1, share above 0 and at most 1, seconds above 0"
-            )
+        check_settings(self, count="[1, inf)", share="(0, 1]", seconds="(0, inf]")
 
-    def limit(self, state: State) -> float:
+    @property
+    def limit(self) -> float:
         return math.inf if self.seconds is None else self.seconds
 
     def enough(self, asked: int) -> int:
@@ -180,53 +165,6 @@ class FirstReplies(Aged):
         (3, 3, 2)
         """
         return min(asked, self.count or math.ceil(self.share * asked))
-
-
-@dataclass(frozen=True)
-class Percentile(Aged):
-    """A deadline that follows the fleet: `slack` times a percentile of what complete work took the last ones seen.
-
-    percent  of those seen who would have finished
-    window   how many of the last ones seen; before any are, the first round waits for all
-    partial  as for `Deadline`; those cut short say how far they came, so what is seen is not only the fast
-    and the settings of `Aged`
-
-    A late reply that is discarded counts as slower than all that arrived: how slow is not known. Where the percentile
-    is among those, the next round waits for all, as the first one does. A late reply that is used is seen when it
-    arrives.
-    """
-
-    percent: float = 80.0
-    window: int = 500
-    slack: float = 1.0
-    partial: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.percent <= 100 or self.window < 1 or not self.slack > 0:
-            raise UserError(
-                f"algorithm.closing = {self}: percent is above 0 and at most 100, window at least 1, slack above 0"
-            )
-
-    def begin(self) -> State:
-        return {"seen": torch.empty(0, dtype=torch.float64)}
-
-    def limit(self, state: State) -> float:
-        """The deadline of the next round.
-
-        >>> last = Percentile(percent=50).observe(Percentile().begin(), torch.tensor([1.0, 2.0, 10.0]))
-        >>> Percentile(percent=50).limit(last)
-        2.0
-        """
-        seen, part = state["seen"], self.percent / 100
-        if not len(seen):
-            return math.inf
-        below = float(torch.quantile(seen, part, interpolation="lower"))
-        between = float(torch.quantile(seen, part)) if math.isfinite(below) else math.inf
-        return self.slack * (between if math.isfinite(between) else below)
-
-    def observe(self, state: State, full_C: Tensor) -> State:
-        return {"seen": torch.cat([state["seen"], full_C.double()])[-self.window :]}
 
 
 @dataclass(frozen=True)
@@ -248,10 +186,7 @@ class Buffered(Aged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.late != "use":
-            raise UserError("algorithm.closing = Buffered has no late replies to discard: leave late out")
-        if self.size < 1 or (self.concurrency or 1) < 1:
-            raise UserError(f"algorithm.closing = {self}: size and concurrency are at least 1")
+        check_settings(self, late=("use",), size="[1, inf)", concurrency="[1, inf)")
         if self.concurrency is not None and self.concurrency < self.size:
             raise UserError(
                 f"algorithm.closing: a buffer of {self.size} replies would never fill with {self.concurrency} clients "
@@ -263,10 +198,4 @@ class Buffered(Aged):
         return self.size
 
 
-KINDS = {
-    "wait": WaitForAll,
-    "deadline": Deadline,
-    "first-replies": FirstReplies,
-    "percentile": Percentile,
-    "buffered": Buffered,
-}
+KINDS = {"wait": WaitForAll, "deadline": Deadline, "first-replies": FirstReplies, "buffered": Buffered}

@@ -37,10 +37,8 @@ def check_algorithm(algorithm: Any) -> None:
         )
     _check_robust(algorithm)
     names, optimizer = [term.name for term in algorithm.terms], algorithm.local.optimizer
-    if any("/" in name for name in names):
-        raise UserError(f"a term's name must not contain '/' ({', '.join(names)}): give it another name")
-    if len(set(names)) != len(names):
-        raise UserError(f"two terms have the same name ({', '.join(names)}): give one of them another name")
+    if any("/" in name for name in names) or len(set(names)) != len(names):
+        raise UserError(f"terms need different names without '/', not {', '.join(names)}: give one another name")
     for term in algorithm.terms:
         by_path = isinstance(term, TermTraits) and term.requires_plain_sgd
         if by_path and not optimizer.linear:

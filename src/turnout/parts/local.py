@@ -5,13 +5,13 @@ Shape letters: c clients of a chunk, P parameters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError, check_part, nearest
+from turnout.errors import UserError, check_part, check_settings
 from turnout.parts.optimizers import MOMENTS, SGD, Optimizer
 from turnout.parts.schedules import Constant, Schedule
 from turnout.types import Turnout
@@ -21,13 +21,11 @@ from turnout.types import Turnout
 class Local:
     """Local training.
 
-    optimizer      of the local steps
-    epochs         most passes over a client's data in a round (1 if neither `epochs` nor `steps` is given)
-    steps          most mini-batches in a round, instead of `epochs`
-    batch_size     samples of a mini-batch
-    schedule       learning rate by the clock
-    growing_batch  batches of B_t = B_0 · (t + 1) samples (paper 003, §5, whose rounds start at 1), so that the updates
-                   of friends become similar; never more than a client's data
+    optimizer   of the local steps
+    epochs      most passes over a client's data in a round (1 if neither `epochs` nor `steps` is given)
+    steps       most mini-batches in a round, instead of `epochs`
+    batch_size  samples of a mini-batch
+    schedule    learning rate by the clock
     """
 
     optimizer: Optimizer = field(default_factory=SGD)
@@ -35,20 +33,14 @@ class Local:
     steps: int | None = None
     batch_size: int = 20
     schedule: Schedule = field(default_factory=Constant)
-    growing_batch: bool = False
 
     def __post_init__(self) -> None:
         check_part("algorithm.local.optimizer", self.optimizer, Optimizer, "SGD(lr=0.1)")
         check_part("algorithm.local.schedule", self.schedule, Schedule, "InverseClock()")
-        _check_moments(self.optimizer)
+        check_settings(self.optimizer, moments=MOMENTS)
         if self.epochs is not None and self.steps is not None:
             raise UserError("local work is asked for both in epochs and in steps: give algorithm.local one of the two")
-        if self.full_work < 1:
-            raise UserError(
-                f"local work must be at least 1 unit, not {self.full_work}: set algorithm.local.epochs or .steps"
-            )
-        if self.batch_size < 1:
-            raise UserError(f"the batch size must be at least 1, not {self.batch_size}: set algorithm.local.batch_size")
+        check_settings(self, epochs="[1, inf)", steps="[1, inf)", batch_size="[1, inf)")
 
     @cached_property
     def full_work(self) -> int:
@@ -57,36 +49,12 @@ class Local:
             return self.steps
         return 1 if self.epochs is None else self.epochs
 
-    def batch_of(self, examples_C: Tensor, t: int) -> int:
-        """The batch size of round t, for clients with these numbers of samples.
-
-        >>> [Local(batch_size=5, growing_batch=True).batch_of(torch.tensor([20, 8]), t) for t in (0, 1, 9)]
-        [5, 10, 20]
-        """
-        if not self.growing_batch:
-            return self.batch_size
-        most = int(examples_C.max()) if len(examples_C) else 1
-        return min(self.batch_size * (t + 1), max(most, self.batch_size))
-
-    def full_steps(self, examples_C: Tensor, drop_single: bool, t: int) -> Tensor:
+    def full_steps(self, examples_C: Tensor, drop_single: bool) -> Tensor:
         """Complete work of clients with these numbers of samples, in mini-batches."""
-        per_epoch_C = steps_per_epoch(examples_C, self.batch_of(examples_C, t), drop_single)
+        per_epoch_C = steps_per_epoch(examples_C, self.batch_size, drop_single)
         if self.steps is not None:
             return torch.where(per_epoch_C > 0, self.steps, 0)
         return per_epoch_C * self.full_work
-
-
-def _check_moments(optimizer: Optimizer) -> None:
-    """Refuse an unknown value of `moments`, or "auto" where it is not a field that can be set."""
-    kind, moments = type(optimizer).__name__, optimizer.moments
-    if moments not in MOMENTS:
-        raise UserError(f"algorithm.local.optimizer: {kind}.moments is {moments!r}: {nearest(str(moments), MOMENTS)}")
-    settable = is_dataclass(optimizer) and any(f.name == "moments" and f.init for f in fields(optimizer))
-    if moments == "auto" and not settable:
-        raise UserError(
-            f"algorithm.local.optimizer: {kind}.moments is 'auto', which is resolved before the first round: make "
-            "moments a field of the dataclass, or use 'federated', 'local' or 'fresh'"
-        )
 
 
 def steps_per_epoch(count_C: Tensor, batch_size: int, drop_single: bool) -> Tensor:
@@ -101,13 +69,13 @@ def steps_per_epoch(count_C: Tensor, batch_size: int, drop_single: bool) -> Tens
 
 
 def turn_out(
-    client_C: Tensor, fraction_C: Tensor, examples_C: Tensor, local: Local, drop_single: bool, t: int = 0
+    client_C: Tensor, fraction_C: Tensor, examples_C: Tensor, local: Local, drop_single: bool
 ) -> tuple[Turnout, Tensor]:
     """The turnout of fractions of the work, and the fractions as whole mini-batches.
 
     A fraction is rounded down to whole mini-batches; less than one is an absence.
     """
-    full_C = local.full_steps(examples_C, drop_single, t)
+    full_C = local.full_steps(examples_C, drop_single)
     if bool((fraction_C == 1).all()):
         return turnout_of(client_C, full_C, full_C, local), full_C
     steps_C = (fraction_C * full_C + 1e-6).floor().long().clamp(max=full_C)

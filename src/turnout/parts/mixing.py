@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError
+from turnout.errors import check_settings
 from turnout.machine.profiling import staged
 from turnout.parts.substitution.stale import find_slots, forget_rows, keep_rows, no_rows
 from turnout.parts.updates import Applied
@@ -95,8 +95,7 @@ class FedAMP(Mixing):
     personal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.alpha < 0 or not self.sigma > 0:
-            raise UserError(f"FedAMP needs alpha >= 0 and sigma > 0, not {self.alpha} and {self.sigma}")
+        check_settings(self, alpha="[0, inf)", sigma="(0, inf)")
 
     def begin(self, clients: int, width: int) -> State:
         return no_rows(clients, width)

@@ -13,8 +13,10 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError, nearest
+from turnout.errors import check_settings
 from turnout.types import Tensors
+
+MOMENTS = ("auto", "federated", "local", "fresh")
 
 
 class Optimizer(Protocol):
@@ -64,12 +66,7 @@ class SGD:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise UserError(f"the learning rate must be above 0, not {self.lr}: set algorithm.local.optimizer.lr")
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"momentum must be in [0, 1), not {self.momentum}: set algorithm.local.optimizer.momentum")
-        if self.weight_decay < 0:
-            raise UserError(f"weight decay must not be negative, but is {self.weight_decay}")
+        check_settings(self, lr="(0, inf)", momentum="[0, 1)", weight_decay="[0, inf)")
 
     moments: ClassVar[str] = "fresh"
     carries_count: ClassVar[bool] = False
@@ -92,12 +89,6 @@ class SGD:
         """With momentum ρ the s gradients' coefficients sum to (s - ρ (1 - ρ^s) / (1 - ρ)) / (1 - ρ)."""
         steps, rho = steps_C.to(torch.float64), self.momentum
         return steps if not rho else (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
-
-
-MOMENTS = ("auto", "federated", "local", "fresh")
-
-
-COUNTS = ("carry", "reset", "none")
 
 
 @dataclass(frozen=True)
@@ -131,11 +122,8 @@ class Adam:
     count: str = "carry"
 
     def __post_init__(self) -> None:
-        check_adam("algorithm.local.optimizer", self.lr, self.beta1, self.beta2, self.eps)
-        for name, options in (("moments", MOMENTS), ("count", COUNTS)):
-            value = getattr(self, name)
-            if value not in options:
-                raise UserError(f"algorithm.local.optimizer.{name} is {value!r}: {nearest(value, options)}")
+        check_settings(self, lr="(0, inf)", beta1="[0, 1)", beta2="[0, 1)", eps="(0, inf)")
+        check_settings(self, moments=MOMENTS, count=("carry", "reset", "none"))
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -166,15 +154,6 @@ class Adam:
     def progress(self, steps_C: Tensor) -> Tensor:
         """An Adam step is about α long for any gradient, so it counts as one."""
         return steps_C.to(torch.float64)
-
-
-def check_adam(where: str, lr: float, beta1: float, beta2: float, small: float) -> None:
-    if not lr > 0 or not small > 0:
-        raise UserError(
-            f"{where}: the learning rate and the constant in the denominator must be above 0, not {lr} and {small}"
-        )
-    if not 0 <= beta1 < 1 or not 0 <= beta2 < 1:
-        raise UserError(f"{where}: beta1 and beta2 are in [0, 1), not {beta1} and {beta2}")
 
 
 KINDS = {"sgd": SGD, "adam": Adam}

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from turnout.errors import UserError
-
 
 def batch_norm(name: str, module: nn.Module) -> bool:
     """Everything that belongs to a BatchNorm layer: scale, shift, running statistics."""
@@ -43,10 +41,6 @@ class Named:
     """
 
     pattern: str
-
-    def __post_init__(self) -> None:
-        if not self.pattern:
-            raise UserError('personal = Named("") matches nothing: give a pattern such as "head.*"')
 
     def __call__(self, name: str, module: nn.Module) -> bool:
         return fnmatch.fnmatchcase(name, self.pattern)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from turnout.errors import UserError
+from turnout.errors import check_settings
 
 
 class Schedule(Protocol):
@@ -56,9 +55,7 @@ class TheoryRate:
     gamma: float
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not 0 < value < math.inf:
-                raise UserError(f"theory-rate: {name} must be a number above 0, not {value}: set it in the schedule")
+        check_settings(self, **dict.fromkeys(vars(self), "(0, inf)"))
 
     def rate(self, lr: float, clock: int) -> float:
         start = 16 * self.full_work / (self.strong_convexity * self.expected_work)

@@ -16,7 +16,7 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError
+from turnout.errors import UserError, check_settings
 from turnout.parts.updates import Applied
 from turnout.rng import draw
 from turnout.types import State
@@ -77,8 +77,7 @@ class Fraction(Selection):
     share: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise UserError(f"selection Fraction(share={self.share}): the share must be above 0 and at most 1")
+        check_settings(self, share="(0, 1]")
 
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         count = min(len(members), max(1, round(self.share * len(members))))
@@ -95,8 +94,7 @@ class Count(Selection):
     clients: int = 10
 
     def __post_init__(self) -> None:
-        if self.clients < 1:
-            raise UserError(f"selection Count(clients={self.clients}): ask at least 1 client a round")
+        check_settings(self, clients="[1, inf)")
 
     def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
         self.check(members.population + len(members.added_J))

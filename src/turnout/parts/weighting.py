@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError
+from turnout.errors import check_settings
 from turnout.types import Turnout
 
 
@@ -131,10 +131,7 @@ class Shares:
     over: str = "normalised"
 
     def __post_init__(self) -> None:
-        if self.by not in ("samples", "uniform"):
-            raise UserError(f"shares are by 'samples' or 'uniform', not {self.by!r}: set algorithm.shares.by")
-        if self.over not in ("normalised", "unbiased"):
-            raise UserError(f"shares are 'normalised' or 'unbiased', not {self.over!r}: set algorithm.shares.over")
+        check_settings(self, by=("samples", "uniform"), over=("normalised", "unbiased"))
 
     def of(self, examples_C: Tensor, members: int, mean_examples: float | None) -> Tensor:
         """Shares of a cohort; `mean_examples` is the members' mean sample count, needed only for unbiased shares.
@@ -165,12 +162,6 @@ class Shares:
 
 
 KINDS = {
-    "fedavg": FedAvg,
-    "complete-only": CompleteOnly,
-    "by-share": ByShare,
-    "by-work": ByWork,
-    "fednova": FedNova,
-    "A": CompleteOnly,
-    "B": ByShare,
-    "C": ByWork,
-}
+    "fedavg": FedAvg, "complete-only": CompleteOnly, "by-share": ByShare, "by-work": ByWork, "fednova": FedNova,
+    "A": CompleteOnly, "B": ByShare, "C": ByWork,
+}  # fmt: skip

@@ -112,7 +112,7 @@ class ClientPool:
             states={name: download.states[name] for name in layout.shared_states} | state.states,
             own_states=frozenset(state.states),
             lr=download.lr,
-            batch_size=local.batch_of(samples.count_C, download.t),
+            batch_size=local.batch_size,
             drop_single=self.drop_single,
             seed=self.seed,
             t=download.t,
@@ -231,7 +231,7 @@ class ClientPool:
 
     def _noisy(self, client_C: Tensor) -> Tensor | None:
         """Whose training samples have noise; a device has one client, whatever its number is."""
-        noisy_N = self.federation.noisy()
+        noisy_N: Tensor | None = getattr(self.federation, "noisy", None)
         return None if noisy_N is None else noisy_N[client_C if len(noisy_N) > 1 else torch.zeros_like(client_C)]
 
     def own_models(self, asked: Measure) -> Models:

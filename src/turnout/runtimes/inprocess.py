@@ -35,7 +35,7 @@ class SimulatedWorld:
 
     def __init__(self, experiment: Experiment, federation: Federation, calendar: Calendar):
         self.experiment, self.federation, self.calendar = experiment, federation, calendar
-        self.seed, self.groups = experiment.seed, federation.groups()
+        self.seed, self.groups = experiment.seed, getattr(federation, "groups", None)
         self._total: int | None = None
         world = experiment.world
         self.attackers = attackers_of(world.attack, world.attackers, federation.clients, experiment.seed)
@@ -102,13 +102,13 @@ class Simulated(SimulatedWorld):
     def turn_out(self, client_C: Tensor, t: int) -> tuple[Turnout, Tensor]:
         """Who turns up with how much work, and how many steps that is."""
         finished_C, local = self.fractions(client_C, t), self.algorithm.local
-        return turn_out(client_C, finished_C, self.held(client_C), local, self.drop_single, t)
+        return turn_out(client_C, finished_C, self.held(client_C), local, self.drop_single)
 
     def full_work(self, client_C: Tensor, t: int) -> Assignment:
         """Complete work for all who have samples."""
         everything_C = torch.ones(len(client_C), dtype=torch.float64)
         examples_C = self.held(client_C)
-        _, steps_C = turn_out(client_C, everything_C, examples_C, self.algorithm.local, self.drop_single, t)
+        _, steps_C = turn_out(client_C, everything_C, examples_C, self.algorithm.local, self.drop_single)
         row_R = torch.sort(steps_C, descending=True, stable=True).indices
         row_R = row_R[steps_C[row_R] > 0]
         return Assignment(client_C[row_R], steps_C[row_R])

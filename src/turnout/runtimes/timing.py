@@ -7,7 +7,7 @@ only what counts is trained. What has to be known beforehand, and how it is:
 - What a client downloads is known: the shared parameters, or the messages it missed (`compression.catch_up`, from what
   it holds), states, what terms broadcast. It is the number in the records. What terms tell a client after a round goes
   with its next download and takes no time here.
-- Training time is that of the samples of the steps taken (timeline.py), at the speed of the device for this model: the
+- Training time is that of the samples of the steps taken, at the speed of the device for this model: the
   operations of one forward pass, counted, times three. Or the samples a second that a user has measured.
 - What a client will send is known where the encoding has a fixed length (dense, eight bits). Where that depends on
   the numbers (sparse messages), a device reckons with the longest message there can be (`compression.longest`): who
@@ -42,7 +42,7 @@ from turnout.rng import uniform
 from turnout.runtimes.setup import Model, Setup
 from turnout.types import Replies, Times, Turnout, row_bytes, wire_bytes
 from turnout.world.devices import Devices
-from turnout.world.devices.timeline import Pace, Passes
+from turnout.world.devices.device_draw import Pace, Passes
 
 TRAINING = 3  # a forward and a backward pass are about three forward passes
 
@@ -110,23 +110,19 @@ class Timing:
         """
         t, timing, closing = download.t, download.timing(), self.algorithm.closing
         draw = self.devices.draw(client_C, t, self.seed)
-        passes = Passes.of(examples_C, self.algorithm.local.batch_of(examples_C, t), self.drop_single)
+        passes = Passes.of(examples_C, self.algorithm.local.batch_size, self.drop_single)
         down_C = (download.owed(client_C, held.message.tensors) + held.report["bytes_down"]).double()
         planned = self.planned_bytes(t)
-        pace = Pace.of(draw, down_C, torch.full_like(down_C, planned), self.flops, passes)
-        on_C = self.devices.on_for(client_C, timing.now, self.seed)
-        steps_C = torch.where(on_C > 0, steps_C, 0)
-        full_C = self.algorithm.local.full_steps(examples_C, self.drop_single, t)
-        complete_C = pace.download_C + pace.train_C(full_C) + pace.upload_C
-        by_C = torch.minimum(on_C, torch.full_like(on_C, timing.limit))
+        up_C = torch.full_like(down_C, planned)
+        pace = Pace.of(draw, down_C, up_C, self.flops, passes)
+        full_C = self.algorithm.local.full_steps(examples_C, self.drop_single)
         never_C = torch.zeros_like(steps_C, dtype=torch.bool)
         if closing.partial:
-            fit_C = torch.minimum(steps_C, pace.steps_by(by_C))
+            fit_C = torch.minimum(steps_C, pace.steps_by(torch.full_like(up_C, timing.limit)))
             never_C = (fit_C == 0) & (steps_C > 0)
             steps_C = torch.where(never_C, steps_C, fit_C)
         train_C = pace.train_C(steps_C)
         total_C = pace.download_C + train_C + pace.upload_C
-        never_C = never_C | (total_C > on_C)
         arrival_C = torch.where(never_C | (steps_C == 0), torch.inf, total_C)
         begin_C, closes, in_time_C = self._order(client_C, arrival_C, timing, t)
         steps_C = torch.where(torch.isnan(begin_C), 0, steps_C)
@@ -142,7 +138,6 @@ class Timing:
             train_C=known(train_C),
             # A client that never replies uploads nothing: its upload is endless, until the round is closed.
             upload_C=known(torch.where(never_C & late_C, torch.inf, pace.upload_C)),
-            full_C=known(complete_C),
             bytes_down_C=known(down_C),
             late_C=late_C,
             up_C=draw.up_C,

@@ -120,7 +120,7 @@ class ScoreClients:
         if algorithm.early is not None:
             samples, check = split_off(samples, client_c, algorithm.early.share, self.seed, t)
         single = architecture.batch_statistics
-        turnout, steps_c = turn_out(client_c, fraction_c, samples.count_C, algorithm.local, single, t)
+        turnout, steps_c = turn_out(client_c, fraction_c, samples.count_C, algorithm.local, single)
         at = (steps_c > 0).nonzero().squeeze(1)
         if not len(at):
             return BuildAnswer(turnout)

@@ -13,7 +13,7 @@ from turnout.parts.optimizers import Adam
 from turnout.parts.selection import Everyone, Selection
 from turnout.settings import Evaluate
 from turnout.tasks import TaskSpec
-from turnout.world.client_names import ClientNames
+from turnout.world.enrolment import ClientNames
 
 CHOICES = {
     "rows": ("all", "labelled"),

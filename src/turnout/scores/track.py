@@ -33,8 +33,7 @@ from turnout.scores.score_table import PublicLabels, ScoreTable, hits
 from turnout.scores.settings import ModelPlan, Scores
 from turnout.tasks import Classification
 from turnout.types import State
-from turnout.world.client_names import ClientNames
-from turnout.world.enrolment import Enrolment
+from turnout.world.enrolment import ClientNames, Enrolment
 from turnout.world.members import Members
 
 # settings that are about federated weights; the score track refuses them
@@ -86,7 +85,7 @@ def set_up(given: Experiment, federation: Federation, enrolment: Enrolment) -> S
     try_turnout(experiment, enrolment)
     if federation.public is None:
         raise UserError(
-            "scores are exchanged on public samples, and world.data has none: use Arriving or WithPublic, or give "
+            "scores are exchanged on public samples, and world.data has none: use Arriving, or give "
             "Stream or Loader public and label_sets"
         )
     plan = ModelPlan.of(experiment.model, algorithm.models, ClientNames(enrolment.names, enrolment.clients))

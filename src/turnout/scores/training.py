@@ -214,7 +214,7 @@ class Built:
 def build(architecture: Architecture, algorithm: Scores, work: LocalWork, start: ClientModels) -> Built:
     """Train each client's model on its own samples."""
     local, count_C = algorithm.local, work.samples.count_C
-    per_epoch_C = steps_per_epoch(count_C, local.batch_of(count_C, work.t), architecture.batch_statistics).clamp(min=1)
+    per_epoch_C = steps_per_epoch(count_C, local.batch_size, architecture.batch_statistics).clamp(min=1)
     if algorithm.early is not None:
         return build_until(architecture, local, work, start, algorithm.early, per_epoch_C)
     order = most_first(work.steps_C)
@@ -239,7 +239,7 @@ def train(
     own, samples = start.take(order), work.samples.take(order)
     job = Job(
         client_C=work.client_C[order], steps_C=steps_C[order], samples=samples, start_P=own.flat_CP, states=own.states,
-        own_states=frozenset(own.states), lr=work.lr, batch_size=local.batch_of(work.samples.count_C, work.t),
+        own_states=frozenset(own.states), lr=work.lr, batch_size=local.batch_size,
         drop_single=trainer.network.has_batch_statistics(), seed=seed, t=work.t, optimizer=local.optimizer,
         slots=own.slots, count_C=own.count_C.cpu(),
     )  # fmt: skip
@@ -341,7 +341,7 @@ def distil(
     how, dtype = algorithm.distil, models.flat_CP.dtype
     assert how is not None
     rows = [(open_R & ~mean_Rl.isnan().any(1)).nonzero().squeeze(1) for mean_Rl in means]
-    local = replace(algorithm.local, batch_size=how.batch_size, growing_batch=False)
+    local = replace(algorithm.local, batch_size=how.batch_size)
     result, lr = models.clone(), lr if how.lr is None else how.lr
     size = max(1, max(map(len, rows)) * x[:1].numel() * 4)
     for place_c in torch.arange(len(rows)).split(max(1, COPIES // size)):

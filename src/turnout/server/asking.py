@@ -115,7 +115,7 @@ def make_download(server: Server, cohort: Cohort, t: int, ctx: Context) -> Downl
         owed=partial(owed_bytes, server, start_CP is None, wire_bytes(states), t, ctx),
         timing=lambda: RoundTiming(
             now=time.now,
-            limit=algorithm.closing.limit(time.closing),
+            limit=algorithm.closing.limit,
             client_F=time.in_flight.client_L,
             arrival_F=time.in_flight.arrival_L,
             seats=cohort.seats,

@@ -54,10 +54,10 @@ def close(
         turnout = replace(turnout, times=times)
     now, in_time_C = time.now, turnout.present_C & ~times.late_C
     if not closing.uses_late:
-        seconds, observed = times.closes, closing.observe(time.closing, _observed(times))
+        seconds = times.closes
         if times.ends_with_last and bool(in_time_C.any()):  # it may end earlier than planned
             seconds = float(times.arrival_C[in_time_C].max())
-        server = replace(server, time=replace(time, now=now + seconds, closing=observed))
+        server = replace(server, time=replace(time, now=now + seconds))
         return Closed(server, cohort, _without_late(turnout, seconds), replies, cohort.client_C[:0], seconds)
 
     fresh, late = (None, InFlight()) if replies is None else _split(server, turnout, replies, t, ctx)
@@ -68,10 +68,7 @@ def close(
     if closing.buffer is not None:  # when the last reply arrived; without any, when the server asks again
         both = torch.cat([times.arrival_C[in_time_C], arrived.arrival_L - now])
         seconds = max(0.0, float(both.max())) if len(both) else times.closes
-    here = (~torch.isin(turnout.client_C, late.client_L)).nonzero().squeeze(1)
-    full_L = times.full_C[:0] if arrived.turnout is None else _times(arrived.turnout).full_C
-    observed = closing.observe(time.closing, torch.cat([_observed(times.take(here)), full_L]))
-    server = replace(server, time=ServerTime(now + seconds, observed, waiting))
+    server = replace(server, time=ServerTime(now + seconds, waiting))
     turnout = _without_late(turnout, seconds, late.client_L)
     turnout = _with_old(turnout, arrived, now, only_arrived=closing.buffer is not None)
     asked_C = torch.isin(turnout.client_C, torch.cat([cohort.asked, arrived.client_L]))
@@ -107,12 +104,6 @@ def not_finite(what: str, clients: list[int], t: int, loss: float) -> UserError:
 def _times(turnout: Turnout) -> Times:
     assert turnout.times is not None
     return turnout.times
-
-
-def _observed(times: Times) -> Tensor:
-    """Seconds of complete work of the clients that worked; inf for a late one, whose reply the server never has."""
-    full_C = torch.where(times.late_C, torch.inf, times.full_C)
-    return full_C[~torch.isnan(times.full_C)]
 
 
 def _due(old: InFlight, now: float, turnout: Turnout, closing: Closing) -> Tensor:

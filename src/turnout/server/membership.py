@@ -14,7 +14,8 @@ from torch import Tensor
 
 from turnout.exchange import Departure
 from turnout.machine.profiling import staged
-from turnout.parts.membership.transition import Outlook, Transition
+from turnout.parts.membership.policy import Outlook
+from turnout.parts.membership.roster import Transition
 from turnout.parts.terms.base import Departures, ObjectiveChange, remembers
 from turnout.rng import draw
 from turnout.server.state import Context, Server
@@ -116,7 +117,6 @@ def _apply(
             after,
             mixing=algorithm.mixing.forget(server.mixing, out_I),
             substitution=algorithm.substitution.forget(server.substitution, out_I),
-            compression=algorithm.compression.forget(server.compression, out_I),
             outbox=server.outbox.without(out_I),
         )
     roster = change.roster.shifted(server.objective) if change.shifted else change.roster

@@ -137,20 +137,18 @@ class ServerTime:
     """Simulated time on the server.
 
     now        seconds since the run began
-    closing    state of the closing
     in_flight  late replies that arrive in a later round
     """
 
     now: float = 0.0
-    closing: State = field(default_factory=dict)
     in_flight: InFlight = field(default_factory=InFlight)
 
     def to_state(self) -> State:
-        return {"now": self.now, "closing": self.closing, "in_flight": self.in_flight.to_state()}
+        return {"now": self.now, "in_flight": self.in_flight.to_state()}
 
     @classmethod
     def from_state(cls, state: State) -> ServerTime:
-        return cls(state["now"], state["closing"], InFlight.from_state(state["in_flight"]))
+        return cls(state["now"], InFlight.from_state(state["in_flight"]))
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ from turnout.testing.world import (
     check_sizes,
     check_task,
 )
-from turnout.testing.world import check_like_log as check_like_log
 
 _every: list[Callable[..., None]] = [
     check_data, check_partition, check_sizes, check_participation, check_events, check_devices, check_attack,

@@ -114,7 +114,6 @@ def check_compression(compression: Compression) -> None:
         check_numbers("broadcast", applied_P, change_P)
         same = unchanged(state, before) and torch.equal(applied_P, again_P)
         expect(same, "broadcast: must not write into the state it was given")
-        checkpointed(compression.forget(next_state, sending.client_C[:1]), "forget")
         state, kept, model_P = checkpointed(next_state, "broadcast"), after, model_P + applied_P
         messages = compression.missed(state, 0, SLOTS)
         if messages is not None:

@@ -189,19 +189,14 @@ def check_mixing(mixing: Mixing, width: int = 4) -> None:
 
 def check_closing(closing: Closing) -> None:
     """Promises of a closing: a round ends at a finite time within its limit; a reply of this round counts in full and
-    an older one never more than a newer one; a checkpoint can hold the state."""
-    state = checkpointed(closing.begin(), "begin")
+    an older one never more than a newer one."""
     for arrivals in ([3.0, 9.0, 5.0], [torch.inf, 4.0], [torch.inf], []):
-        limit, arrival_C = closing.limit(state), torch.tensor(arrivals, dtype=torch.float64)
+        limit, arrival_C = closing.limit, torch.tensor(arrivals, dtype=torch.float64)
         enough, asked = closing.enough(len(arrivals)), len(arrivals)
         expect(min(1, asked) <= enough <= asked, f"enough: {enough} replies of {asked} clients that are asked")
         closes, in_time_C = close(arrival_C, limit, enough)
         expect(0 <= closes < float("inf") and closes <= limit, f"limit: {closes} s for arrivals {arrivals}, by {limit}")
         expect(int(in_time_C.sum()) <= enough, f"enough: {int(in_time_C.sum())} replies in time, {enough} are enough")
-        before = copied(state)
-        after = checkpointed(closing.observe(state, arrival_C[torch.isfinite(arrival_C)]), "observe")
-        expect(unchanged(state, before), "observe: must not write into the state it was given")
-        state = after
     factor_R = closing.discount(torch.arange(5))
     expect(float(factor_R[0]) == 1, f"discount: a reply of this round counts 1, not {float(factor_R[0])}")
     falling = bool((factor_R[1:] <= factor_R[:-1]).all()) and bool((factor_R > 0).all())

@@ -32,8 +32,6 @@ from turnout.world.attacks import Attack, Attackers
 from turnout.world.devices import Devices
 from turnout.world.enrolment import tied
 from turnout.world.events import Events, EventSetting, calendar_of
-from turnout.world.log import ParticipationLog
-from turnout.world.log_statistics import Statistics, drawn, mean_of, presence, statistics
 from turnout.world.members import Members
 from turnout.world.participation import Participation
 
@@ -58,37 +56,6 @@ def check_participation(
             expect(torch.equal(some, again[some_c]), f"fraction: in round {t} a client depends on other clients")
 
 
-def check_like_log(
-    participation: Participation,
-    log: ParticipationLog,
-    within: float = 0.15,
-    clients: int | None = None,
-    seeds: int = 3,
-) -> None:
-    """Promises of a participation that is drawn from a fleet's log: its statistics are the log's.
-
-    Turnout, work and the mean lengths of stays and absences may differ by `within` of themselves; how alike clients'
-    absences are, the spread of the turnout over rounds and over clients, and the turnout at each hour of the day by
-    `within / 2` as a number. `clients`: how many to draw for (as many as the log has).
-    """
-    count = clients or log.clients
-    part = tied(participation, example_enrolment(count), log.rounds, "check_like_log")
-    day = log.rounds_a_day or 1
-    logged = statistics(presence(log), day)
-
-    def draw(seed: int) -> Statistics:
-        return statistics(drawn(lambda c, t: part.fraction(c, t, 1, seed), count, log.rounds), day)
-
-    found = mean_of([draw(seed) for seed in range(seeds)])
-    for name in ("turnout", "work", "stay", "away", "uneven", "together", "by_round"):
-        there, here = getattr(logged, name), getattr(found, name)
-        most = within / 2 if name in ("uneven", "together", "by_round") else within * there
-        expect(abs(here - there) <= most, f"{name}: the log has {there:.4g}, drawn are {here:.4g}")
-    for hour, (there, here) in enumerate(zip(logged.by_hour, found.by_hour, strict=True)):
-        words = f"round {hour} of the day: the log has a turnout of {there:.4g}, drawn are {here:.4g}"
-        expect(abs(here - there) <= within / 2, words)
-
-
 def check_devices(devices: Devices, clients: int = 40) -> None:
     """Promises of devices: finite speeds above 0 in float64, tiers with names; numbers depend neither on the order in
     which rounds are drawn nor on other clients."""
@@ -109,9 +76,6 @@ def check_devices(devices: Devices, clients: int = 40) -> None:
             expect(same, f"draw: in round {t} a device depends on other clients")
         known = bool(((again.tier_C >= 0) & (again.tier_C < len(devices.tiers))).all())
         expect(known, f"draw: a tier is a place in tiers, which has {len(devices.tiers)}")
-    on_C = devices.on_for(client_C, 1000.0, 0)
-    expect(on_C.dtype == torch.float64 and bool((on_C >= 0).all()), "on_for: seconds in float64, 0 or more")
-    expect(torch.equal(devices.on_for(some_c, 1000.0, 0), on_C[some_c]), "on_for: a device depends on other clients")
 
 
 def check_selection(selection: Selection, clients: int = 40) -> None:

@@ -1,22 +1,25 @@
-"""What is known of the clients before the first round; a part that needs it has a method `tied_to_clients`.
+"""What is known of the clients before the first round, and clients by name or by number.
+
+A part that needs to know the clients has a method `tied_to_clients`.
 
 Shape letters: C clients asked for, N all clients.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from turnout.errors import UserError
+from turnout.errors import UserError, nearest
 from turnout.tasks import Standardised
 
 Part = TypeVar("Part")
 METHOD = "tied_to_clients"
+LISTED_NAMES = 200  # a hint with more names would not help
 
 
 @dataclass(frozen=True)
@@ -62,15 +65,42 @@ def tied(part: Part, enrolment: Enrolment, rounds: int, where: str) -> Part:
     tie = getattr(part, METHOD, None)
     if tie is None:
         return part
-    kind = type(part).__name__
-    try:
-        inspect.signature(tie).bind(enrolment, rounds)
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"{where}: {kind}.{METHOD} is called with (enrolment, rounds) before the first round ({error}): let it "
-            "take them, or give the method another name"
-        ) from error
     result: Part = tie(enrolment, rounds)
     if not isinstance(result, type(part)):
-        raise UserError(f"{where}: {kind}.{METHOD} gave {result!r}: return the part, such as dataclasses.replace(self)")
+        raise UserError(f"{where}: {METHOD} gave {result!r}: return the part, such as dataclasses.replace(self)")
     return result
+
+
+@dataclass(frozen=True)
+class ClientNames:
+    """The clients of a data set.
+
+    names    their names; None: the data has none
+    clients  how many there are; None: not known yet
+    """
+
+    names: tuple[str, ...] | None
+    clients: int | None = None
+
+    def number(self, client: int | str) -> int | None:
+        """The number of a client given by number or name; None if there is no such client.
+
+        A text is a name if the data has names, else the digits of a number.
+
+        >>> ClientNames(("ada", "bob")).number("bob"), ClientNames(None, 3).number("2"), ClientNames(None, 3).number(3)
+        (1, 2, None)
+        """
+        if isinstance(client, str) and self.names is not None:
+            return self._number_of.get(client)
+        if isinstance(client, str) and not client.isdecimal():
+            return None
+        limit = 2**62 if self.clients is None else self.clients
+        return int(client) if 0 <= int(client) < limit else None
+
+    def hint(self, name: str) -> str:
+        """The names nearest to an unknown one; empty if there are no names, or too many to list."""
+        return nearest(name, self.names) if self.names is not None and len(self.names) <= LISTED_NAMES else ""
+
+    @cached_property
+    def _number_of(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names or ())}

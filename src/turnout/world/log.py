@@ -13,42 +13,31 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Self
 
 import numpy as np
 
 from turnout.errors import UserError
 from turnout.machine.table_files import open_table
 
-Missing = Literal["absent", "not-asked"]
-
 HEADER = ("round", "client", "work")
 TURNOUT_FILE = "turnout.csv"  # in a run folder
 MOST_ROUNDS = 1_000_000
-UNLIKELY = 1e-3  # a less likely silence at an end of the log is not an absence: the client was not a member
-DAY = 86400.0
-LEAST_DAYS, LEAST_WEEKS = 2, 4  # that a log must cover for rounds to be compared by hour, or by hour and weekday
 IN_FULL, LISTED = 5, 20  # faults of one kind that are quoted, and further ones of which the line is given
 
 
 @dataclass(frozen=True)
-class ParticipationLog:
-    """A log of rounds 0 .. rounds - 1. Row n: client `client_N[n]` was asked in round `round_N[n]` and finished the
-    share `work_N[n]` of the work (0: absent). Rows are sorted by round, then client, each pair once.
+class TurnoutTable:
+    """The rows of a log of rounds 0 .. rounds - 1. Row n: client `client_N[n]` was asked in round `round_N[n]` and
+    finished the share `work_N[n]` of the work (0: absent). Rows are sorted by round, then client, each pair once.
 
-    path         the file
-    names        the clients' names in the log; clients are numbered in this order
-    rounds       how many rounds the log has
-    round_N      the round of each row
-    client_N     the client of each row, as a place in `names`
-    work_N       the work of each row, 0 to 1
-    missing      what no row means: "absent" (asked, like every member of the fleet), or "not-asked"
-    start_T      when each round began, in seconds; None if the log has no times
-    is_calendar  whether `start_T` counts from 1970, so that hours and weekdays are known
-    every        seconds from round to round, if times are known
-    examples_M   how many examples each client has, if the log has that
-    line_M       the line of the log in which each client first occurs
-    assumed      guesses about the log, in sentences
+    path      the file
+    names     the clients' names in the log; clients are numbered in this order
+    rounds    how many rounds the log has
+    round_N   the round of each row
+    client_N  the client of each row, as a place in `names`
+    work_N    the work of each row, 0 to 1
+    line_M    the line of the log in which each client first occurs
     """
 
     path: str
@@ -57,44 +46,22 @@ class ParticipationLog:
     round_N: np.ndarray
     client_N: np.ndarray
     work_N: np.ndarray
-    missing: Missing = "absent"
-    start_T: np.ndarray | None = None
-    is_calendar: bool = False
-    every: float | None = None
-    examples_M: np.ndarray | None = None
     line_M: np.ndarray | None = None
-    assumed: tuple[str, ...] = ()
 
     @classmethod
     def of_rows(
-        cls,
-        path: str,
-        names: tuple[str, ...],
-        rounds: int,
-        rows: tuple[np.ndarray, np.ndarray, np.ndarray],
-        line_M: np.ndarray,
-        examples_M: np.ndarray | None = None,
-        **settings: Any,
-    ) -> ParticipationLog:
+        cls, path: str, names: tuple[str, ...], rounds: int, rows: tuple[np.ndarray, np.ndarray, np.ndarray],
+        line_M: np.ndarray, **settings: Any,
+    ) -> Self:  # fmt: skip
         """A log of (round, client, work) in any order. Clients are sorted by name where all names are numbers."""
         order_M = np.arange(len(names))
         if all(name.isdecimal() for name in names):
             order_M = np.argsort([int(name) for name in names], kind="stable")
-        rank_M = np.empty(len(order_M), dtype=np.int32)
-        rank_M[order_M] = np.arange(len(order_M))
-        round_N, client_N, work_N = rows[0], rank_M[rows[1]], rows[2]
+        rank_M = np.argsort(order_M).astype(np.int32)
+        round_N, client_N, work_N = rows[0].astype(np.int32), rank_M[rows[1]], rows[2]
         sorted_N = np.lexsort((client_N, round_N))
-        return cls(
-            path,
-            tuple(names[place] for place in order_M),
-            rounds,
-            round_N[sorted_N].astype(np.int32),
-            client_N[sorted_N],
-            work_N[sorted_N],
-            examples_M=None if examples_M is None else examples_M[order_M],
-            line_M=line_M[order_M],
-            **settings,
-        )
+        columns = (round_N[sorted_N], client_N[sorted_N], work_N[sorted_N], line_M[order_M])
+        return cls(path, tuple(names[place] for place in order_M), rounds, *columns, **settings)
 
     @property
     def clients(self) -> int:
@@ -105,90 +72,12 @@ class ParticipationLog:
         rows = slice(self._first_row_T[t], self._first_row_T[t + 1])
         return self.client_N[rows], self.work_N[rows]
 
-    def asked(self, t: int) -> np.ndarray:
-        """The clients asked in round t, sorted: those with a row, and all members where no row means absent."""
-        if self.missing == "not-asked":
-            return self.row(t)[0]
-        return np.flatnonzero((self.joined_M <= t) & (t < self.left_M))
-
-    def work(self, t: int) -> np.ndarray:
-        """The work of every client in round t [M]: NaN if it was not asked, 0 if it was absent."""
-        work_M = np.full(self.clients, np.nan)
-        work_M[self.asked(t)] = 0.0
-        client_A, work_A = self.row(t)
-        work_M[client_A] = work_A
-        return work_M
-
-    @cached_property
-    def asked_M(self) -> np.ndarray:
-        """In how many rounds each client was asked."""
-        if self.missing == "not-asked":
-            return np.bincount(self.client_N, minlength=self.clients)
-        return self.left_M - self.joined_M
-
-    @cached_property
-    def joined_M(self) -> np.ndarray:
-        """The round from which each client is a member: 0, or its first row if it joined later.
-
-        A client whose k visits are scattered over T rounds is silent in the first f of them with probability
-        (1 - f / T)^k. If that is below UNLIKELY, it was not absent but had not joined. A visit is a sequence of
-        consecutive rounds with presence (of being asked, where no row means not asked).
-        """
-        first_M, _, visits_M = self._seen
-        return np.where(self._unlikely(first_M, visits_M), first_M, 0)
-
-    @cached_property
-    def left_M(self) -> np.ndarray:
-        """The first round in which each client is no longer a member; `rounds` if it stays to the end."""
-        _, last_M, visits_M = self._seen
-        return np.where(self._unlikely(self.rounds - 1 - last_M, visits_M), last_M + 1, self.rounds)
-
-    def _unlikely(self, silent_M: np.ndarray, visits_M: np.ndarray) -> np.ndarray:
-        return visits_M * np.log1p(-np.minimum(silent_M / self.rounds, 1 - 1e-12)) < np.log(UNLIKELY)
-
-    @cached_property
-    def _seen(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The first and the last round in which each client is seen, and its number of visits [M]."""
-        order_N = np.argsort(self.client_N, kind="stable")
-        if self.missing == "absent":
-            order_N = order_N[self.work_N[order_N] > 0]
-        round_n, client_n = self.round_N[order_N], self.client_N[order_N]
-        first_M, last_M = np.zeros(self.clients, np.int64), np.full(self.clients, self.rounds - 1)
-        first_M[client_n[::-1]], last_M[client_n] = round_n[::-1], round_n
-        begins_n = np.ones(len(round_n), dtype=bool)
-        begins_n[1:] = (np.diff(client_n) != 0) | (np.diff(round_n) > 1)
-        return first_M, last_M, np.bincount(client_n[begins_n], minlength=self.clients)
-
     @cached_property
     def _first_row_T(self) -> np.ndarray:
         return np.searchsorted(self.round_N, np.arange(self.rounds + 1))
 
-    @cached_property
-    def rounds_a_day(self) -> int | None:
-        """How many rounds a day has, if that is a whole number above 1 and the log covers at least two days."""
-        return self._rounds_in(DAY, LEAST_DAYS)
-
-    @cached_property
-    def season(self) -> int:
-        """After how many rounds the same hour comes again: the rounds of a week, else of a day, else 1."""
-        return self._rounds_in(7 * DAY, LEAST_WEEKS) or self.rounds_a_day or 1
-
-    def _rounds_in(self, seconds: float, least: int) -> int | None:
-        if self.every is None or self.every <= 0:
-            return None
-        rounds = round(seconds / self.every)
-        whole = rounds > 1 and abs(rounds * self.every - seconds) < 0.01 * seconds
-        return rounds if whole and self.rounds >= least * rounds else None
-
-    def rows(self, whole: bool = False) -> list[tuple[int, str, float]]:
-        """(round, client, work) as a turnout CSV has them; `whole`: also a 0 for every absence without a row."""
-        if whole and self.missing == "absent":
-            return [
-                (t, self.names[client], float(work_M[client]))
-                for t in range(self.rounds)
-                for work_M in [self.work(t)]
-                for client in np.flatnonzero(~np.isnan(work_M))
-            ]
+    def rows(self) -> list[tuple[int, str, float]]:
+        """(round, client, work) as a turnout CSV has them."""
         triples = zip(self.round_N.tolist(), self.client_N.tolist(), self.work_N.tolist(), strict=True)
         return [(t, self.names[client], work) for t, client, work in triples]
 
@@ -253,7 +142,7 @@ def find_turnout(path: Path) -> Path:
     raise UserError(f"{path} is a folder without {TURNOUT_FILE}{hint or ': give a log, or the folder of a run'}")
 
 
-def read_turnout(path: str | Path) -> ParticipationLog:
+def read_turnout(path: str | Path) -> TurnoutTable:
     """The log in a CSV file of round,client,work, or in a run's folder. No row means that a client was not asked."""
     file = find_turnout(Path(path))
     table = open_table(file)
@@ -289,7 +178,7 @@ def read_turnout(path: str | Path) -> ParticipationLog:
     faults.check()
     line_M = line_N[np.unique(code_N, return_index=True)[1]]
     columns = round_N, code_N, work_N
-    return ParticipationLog.of_rows(str(file), names, int(round_N.max()) + 1, columns, line_M, missing="not-asked")
+    return TurnoutTable.of_rows(str(file), names, int(round_N.max()) + 1, columns, line_M)
 
 
 def _number(text: str) -> float:

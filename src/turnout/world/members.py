@@ -45,18 +45,8 @@ class Members:
     added_J: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     def __post_init__(self) -> None:
-        if self.population < 0:
-            raise UserError(f"a population of {self.population} clients: give 0 or more")
         object.__setattr__(self, "removed_L", _sorted_ids(self.removed_L))
         object.__setattr__(self, "added_J", _sorted_ids(self.added_J))
-        removed_L, added_J = self.removed_L, self.added_J
-        if len(removed_L) and not 0 <= int(removed_L[0]) <= int(removed_L[-1]) < self.population:
-            raise UserError(f"removed clients must be among 0..{self.population - 1}, got {removed_L.tolist()}")
-        if len(added_J) and int(added_J[0]) < self.population:
-            raise UserError(
-                f"added clients must come from outside the population (ids from {self.population} on), "
-                f"got {int(added_J[0])}; to add one of the population again, take it off the removed"
-            )
 
     def to_state(self) -> State:
         return {"population": self.population, "removed": self.removed_L, "added": self.added_J}

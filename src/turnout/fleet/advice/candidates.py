@@ -14,14 +14,13 @@ from turnout.errors import UserError, nearest
 from turnout.experiment import Experiment
 from turnout.fleet.advice.trials import TrialOutcome
 from turnout.fleet.diagnosis import Diagnosis
-from turnout.parts.compression.quantise import Quantise
-from turnout.parts.compression.ternary import SparseTernary
+from turnout.parts.compression.lossy import Quantise, SparseTernary
 from turnout.parts.membership.policy import DropInactive
 from turnout.parts.personal import Named, batch_norm
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.substitution.stale import Stale
+from turnout.parts.terms.baselines import Proximal
 from turnout.parts.terms.control_variates import Scaffold
-from turnout.parts.terms.proximal import Proximal
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedNova
 from turnout.running.config.read import parse_value
 from turnout.running.config.variants import with_value

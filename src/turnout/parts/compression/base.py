@@ -82,10 +82,6 @@ class Compression(Protocol):
         """The shared parameters after such messages, equal to the server's to the bit."""
         return held_P
 
-    def forget(self, state: State, client_I: Tensor) -> State:
-        """Some clients have left: one that comes back starts with a dense download."""
-        return state
-
 
 @dataclass(frozen=True)
 class Dense(Compression):

@@ -16,7 +16,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from turnout.errors import check_settings
+
 RULES = ("crossing", "literal", "sqrt")
+
+
+@dataclass(frozen=True)
+class Constants:
+    """D, V and γ of paper 000's bounds, given instead of fitted; Γ_l (`Gamma_l`) is estimated if None."""
+
+    D: float
+    V: float
+    gamma: float
+    Gamma_l: float | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, D="[0, inf)", V="[0, inf)", gamma="(0, inf)", Gamma_l="[0, inf)")
 
 
 @dataclass(frozen=True)
@@ -78,22 +93,15 @@ def should_exclude(bounds: Bounds, tau0: float, T: float, rule: str = "crossing"
     return kept >= bounds.exclude(T, tau0)
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A loss curve c + V / (τ + 1), τ rounds since the objective last shifted; `floor` is c."""
-
-    floor: float
-    V: float
-
-
-def fit_curve(curve: Sequence[tuple[float, float]]) -> Fit | None:
-    """Fit c + V / (τ + 1) to the later half of the losses (τ, loss), by least squares with V >= 0; None below three.
+def fit_curve(curve: Sequence[tuple[float, float]]) -> float | None:
+    """V of a fit of c + V / (τ + 1) to the later half of the losses (τ, loss), by least squares with V >= 0, where τ is
+    the rounds since the objective last shifted; None below three losses.
 
     Theorem 3.1 has V / (τ E + γ) under a rate that falls like 1 / (τ E + γ); η0 / (τ + 1) is such a rate, with γ = E.
     The first rounds are left out: they show how far from the optimum training began, which a shift does not repeat.
 
     >>> fit_curve([(tau, 1.0 + 30.0 / (tau + 1)) for tau in range(8)])
-    Fit(floor=1.0, V=30.0)
+    30.0
     """
     later = curve[min(len(curve) // 2, len(curve) - 3) :]
     if len(curve) < 3:
@@ -102,10 +110,10 @@ def fit_curve(curve: Sequence[tuple[float, float]]) -> Fit | None:
     mean_x, mean_y = math.fsum(x) / len(x), math.fsum(y) / len(y)
     spread = math.fsum((a - mean_x) ** 2 for a in x)
     V = max(0.0, math.fsum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread)
-    return Fit(round(mean_y - V * mean_x, 12), round(V, 12))
+    return round(V, 12)
 
 
-def bounds_from(fit: Fit, tau0: float, restart: float, share: float, latest: float, lowest: float) -> Bounds:
+def bounds_from(V: float, tau0: float, restart: float, share: float, latest: float, lowest: float) -> Bounds:
     """The constants as a server can estimate them when client l leaves, with a round as the unit of work (E = γ = 1).
 
     V        of the loss curve: its height above the floor, times τ + 1
@@ -114,11 +122,11 @@ def bounds_from(fit: Fit, tau0: float, restart: float, share: float, latest: flo
     noise    the cost of the restart: the curve is V / (τ0 + 1) above its floor, by the noise of a rate that a shift
              multiplies by `restart`, η(0) / η(τ0); under η0 / (τ + 1) that makes V again
 
-    >>> bounds_from(Fit(0.5, 6.0), tau0=29, restart=30.0, share=0.1, latest=1.5, lowest=1.0)
+    >>> bounds_from(6.0, tau0=29, restart=30.0, share=0.1, latest=1.5, lowest=1.0)
     Bounds(D=0.15, V=6.0, gamma=1.0, Gamma_l=0.5, E=1.0, noise=6.0)
     """
-    noise = fit.V / (tau0 + 1) * restart
-    return Bounds(round(share * latest, 12), fit.V, 1.0, max(0.0, latest - lowest), 1.0, noise)
+    noise = V / (tau0 + 1) * restart
+    return Bounds(round(share * latest, 12), V, 1.0, max(0.0, latest - lowest), 1.0, noise)
 
 
 def left_to_learn(C: float, gamma: float, tau0: float, T: float, E: float) -> float:

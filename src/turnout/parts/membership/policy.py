@@ -6,25 +6,71 @@ too (exclude), or stays in it (include): it is still sampled but never contacted
 `decide` chooses by the bounds in departure.py.
 
 Shape letters: C clients of the cohort, I any clients (members ever asked, where they are judged), J newcomers, K
-clients ever asked, D dropped.
+clients ever asked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError, nearest
-from turnout.parts.membership.departure import RULES, left_to_learn, should_exclude
-from turnout.parts.membership.roster import Roster
-from turnout.parts.membership.transition import Constants, Outlook, Transition
+from turnout.errors import UserError, check_settings
+from turnout.parts.local import Local
+from turnout.parts.membership import departure
+from turnout.parts.membership.departure import Bounds, Constants
+from turnout.parts.membership.roster import Roster, Transition
 from turnout.types import Turnout
-from turnout.world.events import Join
+from turnout.world.events import Event, Join
+from turnout.world.members import Members
 
-JOINS = ("fast-reboot", "vanilla")
-LEAVES = ("include", "exclude", "decide")
+
+@dataclass(frozen=True)
+class Outlook:
+    """The beginning of a round, as the rules see it.
+
+    t         round
+    origin    the round in which the objective last shifted
+    events    joins and leaves of this round
+    members   the members before them
+    roster    the state of the membership part
+    local     the settings of local training
+    share_of  computes a client's share p_l of the objective
+    old_norm  measures the gradient norm of the current objective at the current weights (None if no client is asked or
+              answers)
+    """
+
+    t: int
+    origin: int
+    events: Sequence[Event]
+    members: Members
+    roster: Roster
+    local: Local
+    share_of: Callable[[int], float]
+    old_norm: Callable[[], float | None]
+
+    @property
+    def clock(self) -> int:
+        """Rounds since the objective last shifted."""
+        return self.t - self.origin
+
+    def bounds(self, client: int, given: Constants | None) -> Bounds | None:
+        """The constants of the bounds for a client that leaves: given, or fitted to the reported losses."""
+        losses = self.roster.ledger.losses(client)
+        if given is not None:
+            latest, lowest = losses or (0.0, 0.0)
+            Gamma_l = latest - lowest if given.Gamma_l is None else given.Gamma_l
+            return Bounds(given.D, given.V, given.gamma, Gamma_l, float(self.local.full_work))
+        V = departure.fit_curve(self.roster.curve)
+        if V is None:
+            return None
+        mean = float(self.roster.loss_T[-1])  # stands for a client that has never replied
+        schedule, lr = self.local.schedule, self.local.optimizer.lr
+        first, now = (schedule.rate(lr, clock) for clock in (0, self.clock))
+        restart = first / now if now else 1.0  # factor of a shift on the learning rate
+        return departure.bounds_from(V, self.clock, restart, self.share_of(client), *(losses or (mean, mean)))
 
 
 def boost(rounds_I: Tensor, factor: float = 3.0, decay: float = 2.0) -> Tensor:
@@ -43,10 +89,9 @@ class DropInactive:
     The paper leaves the constants open. With J = C = 1 the bound alone drops every client that was away once, so a
     client must also be rarely present, compared with the others.
 
-    J, C, gamma   the constants of the bound
-    rarely        only clients that answer less than this times as often as members on average; inf: the bound alone
-    least         judge a client once members asked as often as it was would have answered this often on average
-    rejoin_after  rounds until a dropped client may join again, as a newcomer; None: only by an event of the world
+    J, C, gamma  the constants of the bound
+    rarely       only clients that answer less than this times as often as members on average; inf: the bound alone
+    least        judge a client once members asked as often as it was would have answered this often on average
     """
 
     J: float = 1.0
@@ -54,18 +99,9 @@ class DropInactive:
     gamma: float = 0.0
     rarely: float = 0.1
     least: float = 10.0
-    rejoin_after: int | None = None
 
     def __post_init__(self) -> None:
-        if min(self.J, self.C, self.gamma) < 0:
-            raise UserError("membership.drop: J, C and gamma must not be negative")
-        if not self.rarely > 0 or not self.least > 0:
-            raise UserError(
-                f"membership.drop: rarely and least must be above 0, not {self.rarely} and {self.least}: leave "
-                "membership.drop out to drop no client"
-            )
-        if self.rejoin_after is not None and self.rejoin_after < 1:
-            raise UserError(f"membership.drop.rejoin_after must be at least 1 round, not {self.rejoin_after}")
+        check_settings(self, J="[0, inf)", C="[0, inf)", gamma="[0, inf)", rarely="(0, inf]", least="(0, inf]")
 
     def picks(self, asked_I: Tensor, absent_I: Tensor, bound: float) -> Tensor:
         """Mask of the members to drop, given how often each was asked and absent, and f1(T).
@@ -114,16 +150,11 @@ class Membership:
     drop: DropInactive | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (("join", JOINS), ("leave", LEAVES), ("rule", RULES)):
-            value = getattr(self, name)
-            if value not in known:
-                raise UserError(f"membership.{name} = {value!r}: {nearest(value, known)}")
-        if self.boost < 1 or self.decay < 0:
-            raise UserError(f"membership: boost is at least 1 and decay at least 0, not {self.boost} and {self.decay}")
+        check_settings(self, join=("fast-reboot", "vanilla"), leave=("include", "exclude", "decide"))
+        check_settings(self, rule=departure.RULES)
+        check_settings(self, boost="[1, inf)", decay="[0, inf)", surveyed="[0, inf)", c="[0, inf]", deadline="[1, inf)")
         if self.gate is not None and not self.surveyed:
             raise UserError("membership.gate needs the gradient norm: set membership.surveyed above 0")
-        if self.surveyed < 0 or not self.c >= 0 or (self.deadline is not None and self.deadline < 1):
-            raise UserError("membership: surveyed and c must not be negative, and deadline must be at least 1")
 
     def begin(self) -> Roster:
         """The state before the first round."""
@@ -131,16 +162,13 @@ class Membership:
 
     def decide(self, outlook: Outlook) -> Transition:
         """Apply the leaves, drops and joins of a round."""
-        change, t = Transition(outlook.members, outlook.roster), outlook.t
+        change = Transition(outlook.members, outlook.roster)
         joining = [int(e.client) for e in outlook.events if isinstance(e, Join)]
         for event in outlook.events:
             if not isinstance(event, Join):
                 change = self._leave(change, int(event.client), outlook)
         for client, why in self._inactive(change, outlook):
-            change = change.exclude(client, "drop", why, t)
-        if self.drop is not None and self.drop.rejoin_after is not None:
-            due_D = change.roster.when_D + self.drop.rejoin_after <= t
-            joining += [c for c in change.roster.dropped_D[due_D].tolist() if c not in joining]
+            change = change.exclude(client, "drop", why)
         new = [c for c in joining if c not in change.members and c not in change.included]
         norm = outlook.old_norm() if new else None
         for client in joining:
@@ -173,23 +201,23 @@ class Membership:
     def _leave(self, change: Transition, client: int, outlook: Outlook) -> Transition:
         """Include or exclude a client; with `decide`, the numbers that decided go into the record."""
         if client not in change.members:
-            return change.not_waiting(client).noted(client, "leave", "was dropped before")
+            return change.noted(client, "leave", "was dropped before")
         if self.leave == "include":
             return change.include(client, "include")
         if self.leave == "exclude":
-            return change.exclude(client, "leave", "exclude", outlook.t)
+            return change.exclude(client, "leave", "exclude")
         tau0, T = outlook.clock, self._deadline(outlook)
         if tau0 >= T:
             return change.include(client, f"include: the deadline, round {self.deadline}, has passed")
         bounds = outlook.bounds(client, self.constants)
         if bounds is None:
-            return change.exclude(client, "leave", "exclude: too early to fit a loss curve", outlook.t)
+            return change.exclude(client, "leave", "exclude: too early to fit a loss curve")
         numbers = asdict(bounds) | {"tau0": tau0, "T": T}
         shown = numbers | {"f0(T)": bounds.include(T, tau0), "f1(T)": bounds.exclude(T, tau0)}
         why = f"{self.rule} rule, " + ", ".join(f"{name} {value:.6g}" for name, value in shown.items())
         change = change.with_numbers({f"decide_{name}": float(value) for name, value in numbers.items()})
-        if should_exclude(bounds, tau0, T, self.rule, self.c):
-            return change.exclude(client, "leave", f"exclude: {why}", outlook.t)
+        if departure.should_exclude(bounds, tau0, T, self.rule, self.c):
+            return change.exclude(client, "leave", f"exclude: {why}")
         return change.include(client, f"include: {why}")
 
     def _deadline(self, outlook: Outlook) -> int:
@@ -203,7 +231,8 @@ class Membership:
         if drop is None or not bool(here_K.any()):
             return []
         client_I, asked_I, absent_I = (v[here_K] for v in (ledger.client_K, ledger.asked_K, ledger.absent_K))
-        bound = left_to_learn(drop.C, drop.gamma, outlook.clock, self._deadline(outlook), outlook.local.full_work)
+        T, work = self._deadline(outlook), outlook.local.full_work
+        bound = departure.left_to_learn(drop.C, drop.gamma, outlook.clock, T, work)
         out_I = drop.picks(asked_I, absent_I, bound)
         rows = zip(*(v[out_I].tolist() for v in (client_I, absent_I, asked_I)), strict=True)
         found = [(client, f"away in {absent} of the {asked} rounds it was asked") for client, absent, asked in rows]

@@ -1,20 +1,21 @@
-"""The state of the membership part: newcomers, clients that left but count, and the history of each client.
+"""The state of the membership part between rounds (`Roster`), and while joins and leaves take effect (`Transition`).
 
 A `Roster` is part of the server's state and of every checkpoint. It grows with the clients that join or leave and,
 where a rule needs them, with those that were asked; never with the population.
 
-Shape letters: J newcomers, L clients that have left but stay in the objective, D dropped, T rounds since the last
+Shape letters: J newcomers, L clients that have left but stay in the objective, T rounds since the last
 shift, K clients ever asked, C clients of a cohort, I any clients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
 
-from turnout.types import State
+from turnout.types import Extra, Happened, State
 from turnout.world.members import Members
 
 
@@ -73,7 +74,6 @@ class Roster:
 
     newcomer_J, since_J  clients with a boost, and the round each joined in
     gone_L               clients that have left but stay in the objective
-    dropped_D, when_D    clients that were dropped for being away, and in which round
     clock_T, loss_T      the training loss since the objective last shifted, by clock
     ledger               the history of each client ever asked
     former               the members of the objective before it last shifted
@@ -82,8 +82,6 @@ class Roster:
     newcomer_J: Tensor = field(default_factory=_ints)
     since_J: Tensor = field(default_factory=_ints)
     gone_L: Tensor = field(default_factory=_ints)
-    dropped_D: Tensor = field(default_factory=_ints)
-    when_D: Tensor = field(default_factory=_ints)
     clock_T: Tensor = field(default_factory=_ints)
     loss_T: Tensor = field(default_factory=_floats)
     ledger: ClientHistory = field(default_factory=ClientHistory)
@@ -98,15 +96,16 @@ class Roster:
     @classmethod
     def from_state(cls, state: State) -> Roster:
         """From a checkpoint."""
+        plain = {f.name: state[f.name] for f in fields(cls)}
         former = Members.from_state(state["former"]) if state["former"] else None
-        return cls(**state | {"ledger": ClientHistory(**state["ledger"]), "former": former})
+        return cls(**plain | {"ledger": ClientHistory(**state["ledger"]), "former": former})
 
     def shifted(self, former: Members) -> Roster:
         """The objective has shifted: a new loss curve begins."""
         return replace(self, clock_T=_ints(), loss_T=_floats(), former=former)
 
     def forget(self, client: int) -> Roster:
-        """Without any trace of a client (except that it was dropped)."""
+        """Without any trace of a client."""
         keep_J, keep_L, keep_K = (v != client for v in (self.newcomer_J, self.gone_L, self.ledger.client_K))
         return replace(
             self,
@@ -128,3 +127,68 @@ class Roster:
     def curve(self) -> list[tuple[float, float]]:
         """The training losses since the last shift, each with its clock."""
         return list(zip(self.clock_T.tolist(), self.loss_T.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Members and roster while this round's events take effect, one after another.
+
+    members  current members
+    roster   current state of the membership part
+    log      what happened, for the record
+    out      clients excluded in this round: all that is kept of them is deleted
+    gone     clients that left in this round but stay in the objective
+    shifted  whether the objective has changed
+    extra    numbers for the record
+    """
+
+    members: Members
+    roster: Roster
+    log: tuple[Happened, ...] = ()
+    out: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+    shifted: bool = False
+    extra: Extra = field(default_factory=dict)
+
+    @property
+    def included(self) -> set[int]:
+        """Clients that have left, now or earlier, but stay in the objective."""
+        return set(self.roster.gone_L.tolist())
+
+    def noted(self, client: int, kind: str, detail: str) -> Transition:
+        """With an entry in the log."""
+        return replace(self, log=(*self.log, Happened(client, kind, detail)))
+
+    def with_numbers(self, numbers: Mapping[str, float]) -> Transition:
+        """With numbers for the record."""
+        return replace(self, extra={**self.extra, **numbers})
+
+    def include(self, client: int, detail: str) -> Transition:
+        """A client leaves and stays in the objective."""
+        gone_L = torch.cat([self.roster.gone_L, torch.tensor([client])]).sort().values
+        roster = replace(self.roster, gone_L=gone_L)
+        left = replace(self, members=self.members.leave(client), roster=roster, gone=(*self.gone, client))
+        return left.noted(client, "leave", detail)
+
+    def exclude(self, client: int, kind: str, detail: str) -> Transition:
+        """A client leaves or is dropped, and the objective is over the others."""
+        members, roster, out = self.members.leave(client), self.roster.forget(client), (*self.out, client)
+        return replace(self, members=members, roster=roster, out=out, shifted=True).noted(client, kind, detail)
+
+    def return_(self, client: int) -> Transition:
+        """A client that was included comes back."""
+        gone_L = self.roster.gone_L[self.roster.gone_L != client]
+        back = replace(self, members=self.members.join(client), roster=replace(self.roster, gone_L=gone_L))
+        return back.noted(client, "return", "was included all along")
+
+    def join(self, client: int, detail: str, boosted_from: int | None) -> Transition:
+        """A client joins, with a boost from this round on if given."""
+        roster = self.roster
+        if boosted_from is not None:
+            roster = replace(
+                roster,
+                newcomer_J=torch.cat([roster.newcomer_J, torch.tensor([client])]),
+                since_J=torch.cat([roster.since_J, torch.tensor([boosted_from])]),
+            )
+        there = replace(self, members=self.members.join(client), roster=roster, shifted=True)
+        return there.noted(client, "join", detail)

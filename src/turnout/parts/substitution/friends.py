@@ -21,15 +21,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError, nearest
+from turnout.errors import check_settings
 from turnout.machine.profiling import staged
 from turnout.machine.threads import ordered_map
 from turnout.parts.substitution.base import NoSubstitution, Substitutes, Updates, lend_share, spread
-from turnout.parts.substitution.random_projection import sketch
+from turnout.parts.substitution.projection import sketch
 from turnout.parts.substitution.similarity_table import Judging, Pairs
 from turnout.types import State, Tensors
 
-SIMILARITIES = ("cosine", "distance")
 BLOCK, SMALL = 256, 64  # replies per block of a product: with all replies, and with their candidates
 HINT = "sketch"
 _NOTHING = 1e-12  # the length below which an update has no direction
@@ -65,12 +64,8 @@ class Candidates:
     spread: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.theta_scale > 0 and self.beta > 0 and 0 < self.failure < 1 and self.spread >= 0):
-            raise UserError(
-                "candidates: theta_scale and beta must be above 0, failure between 0 and 1, spread at least 0"
-            )
-        if min(self.min_common, self.friends, self.rounds) < 1:
-            raise UserError("candidates: min_common, friends and rounds must be at least 1")
+        check_settings(self, theta_scale="(0, inf)", beta="(0, inf)", failure="(0, 1)", spread="[0, inf)")
+        check_settings(self, **dict.fromkeys(("min_common", "friends", "rounds"), "[1, inf)"))
 
     def theta(self, t: int, clients: int) -> float:
         """Θ_t; infinite before the first similarity.
@@ -88,7 +83,6 @@ class Candidates:
 class Friends(NoSubstitution):
     """Lend each missing share to the best friend present; without one, spread it over the clients present.
 
-    similarity      "cosine", or "distance": -|Δ_i - Δ_j|
     candidates      complexity reduction; None: all pairs are always compared
     min_common      rounds two clients must have met before one may stand in for the other
     near_tie        among friends this close to the best, the one that did most work
@@ -101,7 +95,6 @@ class Friends(NoSubstitution):
 
     lends: ClassVar[bool] = True
 
-    similarity: str = "cosine"
     candidates: Candidates | None = None
     min_common: int = 1
     near_tie: float = 0.0
@@ -112,17 +105,8 @@ class Friends(NoSubstitution):
     client_sketch: int = 0
 
     def __post_init__(self) -> None:
-        where = "algorithm.substitution"
-        if self.similarity not in SIMILARITIES:
-            raise UserError(f"{where}.similarity is {self.similarity!r}: {nearest(self.similarity, SIMILARITIES)}")
-        if self.candidates is not None and self.similarity != "cosine":
-            raise UserError(
-                f"{where}.candidates: Θ is for scores in [0, 1]; use similarity = 'cosine', or no candidates"
-            )
-        if min(self.min_common, self.project_to) < 1 or self.remember < 2 or self.client_sketch < 0:
-            raise UserError(f"{where}: min_common and project_to must be at least 1, remember 2, client_sketch 0")
-        if self.near_tie < 0 or math.isnan(self.project_above):
-            raise UserError(f"{where}: near_tie must not be negative, and project_above must be a number")
+        check_settings(self, min_common="[1, inf)", near_tie="[0, inf)", remember="[2, inf)")
+        check_settings(self, project_above="[-inf, inf]", project_to="[1, inf)", client_sketch="[0, inf)")
 
     def begin(self, clients: int, width: int) -> State:
         return {"pairs": Pairs.empty(self.weight_by_work).to_state(), "population": clients, "rounds": 0, "compared": 0}
@@ -165,8 +149,6 @@ class Friends(NoSubstitution):
         x_RD = updates.hints.get(HINT, updates.update_RP)
         if len(row_R) < len(x_RD):
             x_RD = x_RD[row_R.to(x_RD.device)]
-        if self.similarity == "distance" and updates.scale_R is not None:  # a cosine has no scale
-            x_RD = x_RD * updates.scale_R[row_R, None].to(x_RD)
         if HINT in updates.hints or pairs * x_RD.shape[1] <= self.project_above or x_RD.shape[1] <= self.project_to:
             return x_RD
         return sketch(x_RD, self.project_to, updates.seed, updates.t)
@@ -184,23 +166,12 @@ class Friends(NoSubstitution):
             wanted_bc = wanted_bc & moves_R[row_b, None] & moves_R[row_c]
             b_N, c_N = wanted_bc.nonzero(as_tuple=True)
             product_N = (x_RD[row_b] @ x_RD[row_c].T).cpu()[wanted_bc]
-            score_N = self.score(product_N, length_R[row_b][b_N], length_R[row_c][c_N])
+            score_N = (product_N / (length_R[row_b][b_N] * length_R[row_c][c_N])).add_(1).mul_(0.5).clamp_(0, 1)
             weight_N = 1.0 if work_R is None else torch.minimum(work_R[row_b][b_N], work_R[row_c][c_N])
             pairs.met(slot_R[row_b][b_N], slot_R[row_c][c_N], score_N, weight_N, candidates)
             return len(b_N)
 
         return sum(ordered_map(learn, blocks, threads=1 if x_RD.is_cuda else None))
-
-    def score(self, product_N: Tensor, length_N: Tensor, other_N: Tensor) -> Tensor:
-        """r(Δ_i, Δ_j) from their inner product and lengths (eq. 14, or the negative distance).
-
-        >>> three, four = torch.tensor([3.0]), torch.tensor([4.0])  # at a right angle
-        >>> Friends().score(torch.zeros(1), three, four), Friends("distance").score(torch.zeros(1), three, four)
-        (tensor([0.5000]), tensor([-5.]))
-        """
-        if self.similarity == "distance":
-            return -(length_N**2 + other_N**2 - 2 * product_N).clamp(min=0).sqrt()
-        return (product_N / (length_N * other_N)).add_(1).mul_(0.5).clamp_(0, 1)
 
     @staged("substitution")
     def lend(self, state: State, share_C: Tensor, counts_C: Tensor, updates: Updates) -> Substitutes:
@@ -211,7 +182,8 @@ class Friends(NoSubstitution):
         position_R, slot_R = position_R[slot_R >= 0], slot_R[slot_R >= 0]
         place_C, judging = torch.full((len(share_C),), -1), self._judging(state)
         if len(slot_M) and len(slot_R):
-            place_M = self._friends(pairs, slot_M, slot_R, turnout.work_C[position_R], judging)
+            work_R = turnout.work_C[position_R]
+            place_M = pairs.closest(slot_M, slot_R, self.min_common, judging, self.near_tie, work_R)
             place_C[position_M] = torch.where(place_M >= 0, position_R[place_M], -1)
         found_C = place_C >= 0
         borrowed_C = lend_share(share_C, place_C, found_C) + spread(share_C, counts_C, missing_C & ~found_C)
@@ -224,34 +196,8 @@ class Friends(NoSubstitution):
             extra["theta"] = judging.theta
         return Substitutes(borrowed_C, friend_C, extra=extra)
 
-    def _friends(self, pairs: Pairs, slot_M: Tensor, slot_R: Tensor, work_R: Tensor, judging: Judging | None) -> Tensor:
-        """For each missing client, which of the present ones stands in; -1: it has met none of them."""
-        place_M = pairs.closest(slot_M, slot_R, self.min_common)
-        again_M = place_M >= 0
-        if self.near_tie == 0:  # the closest of all is the closest candidate too, if it is one
-            again_M = again_M & _gone(pairs, slot_M, slot_R[place_M.clamp(min=0)][:, None], judging)[:, 0]
-        for some_b in again_M.nonzero().squeeze(1).split(BLOCK):
-            score_bR = pairs.scores(slot_M[some_b], slot_R, self.min_common)
-            candidate_bR = ~_gone(pairs, slot_M[some_b], slot_R.expand(len(some_b), -1), judging)
-            candidate_bR &= score_bR > -torch.inf
-            alone_b1 = ~candidate_bR.any(1, keepdim=True)  # no candidate is present: the best of all that are
-            score_bR = torch.where(candidate_bR | alone_b1, score_bR, -torch.inf)
-            if self.near_tie:
-                near_bR = score_bR >= score_bR.amax(1, keepdim=True) - self.near_tie
-                most_b1 = torch.where(near_bR, work_R, -1.0).amax(1, keepdim=True)
-                score_bR = torch.where(near_bR & (work_R == most_b1), score_bR, -torch.inf)
-            place_M[some_b] = score_bR.argmax(1)
-        return place_M
-
     def forget(self, state: State, client_L: Tensor) -> State:
         return state | {"pairs": Pairs.from_state(state["pairs"]).forget(client_L, self._judging(state)).to_state()}
-
-
-def _gone(pairs: Pairs, missing_M: Tensor, friend_MR: Tensor, judging: Judging | None) -> Tensor:
-    """Mask of friends that are no longer candidates of the missing clients."""
-    if judging is None:
-        return torch.zeros_like(friend_MR, dtype=torch.bool)
-    return pairs.gone(missing_M, friend_MR, judging)
 
 
 def _blocks(count: int, wanted_RR: Tensor | None) -> Iterator[Block]:

@@ -96,23 +96,30 @@ class Pairs:
         return pairs, slot_R
 
     def _grown(self, slots: int, dtype: torch.dtype) -> Pairs:
-        """The same tables with more slots."""
+        """The same tables with more slots. Zeros cost no memory before they are written."""
         old = len(self.client_K)
         if slots <= old:
             return self
-        client_K, seen_K = torch.full((slots,), -1), torch.full((slots,), -1)
-        mean_KK = torch.zeros(slots, slots, dtype=dtype)  # zeros cost no memory before they are written
-        mean_KK[:old] = -torch.inf
-        count_KK = torch.zeros(slots, slots, dtype=self.count_KK.dtype)
-        client_K[:old], seen_K[:old] = self.client_K, self.seen_K
-        mean_KK[:old, :old], count_KK[:old, :old] = self.mean_KK, self.count_KK
-        best_K = torch.full((slots,), -torch.inf, dtype=dtype)
-        best_K[:old] = self.best_K
-        weight_KK = None
-        if self.weight_KK is not None:
-            weight_KK = torch.zeros(slots, slots)
-            weight_KK[:old, :old] = self.weight_KK
-        return Pairs(client_K, seen_K, mean_KK, count_KK, best_K, weight_KK)
+
+        def longer(old_K: Tensor, blank: float, dtype: torch.dtype) -> Tensor:
+            new_K = torch.full((slots,), blank, dtype=dtype)
+            new_K[:old] = old_K
+            return new_K
+
+        def larger(old_KK: Tensor, blank: float, dtype: torch.dtype) -> Tensor:
+            new_KK = torch.zeros(slots, slots, dtype=dtype)
+            new_KK[:old] = blank
+            new_KK[:old, :old] = old_KK
+            return new_KK
+
+        return Pairs(
+            longer(self.client_K, -1, torch.int64),
+            longer(self.seen_K, -1, torch.int64),
+            larger(self.mean_KK, -torch.inf, dtype),
+            larger(self.count_KK, 0, self.count_KK.dtype),
+            longer(self.best_K, -torch.inf, dtype),
+            None if self.weight_KK is None else larger(self.weight_KK, 0, self.weight_KK.dtype),
+        )
 
     def _clear(self, slot_L: Tensor, judging: Judging | None) -> None:
         """Clear the rows and columns of clients; those whose best friend was among them get the next best."""
@@ -195,38 +202,29 @@ class Pairs:
             mean_bK = self.mean_KK.index_select(0, slot_b)
             self.best_K[slot_b] = torch.where(judged_bK, mean_bK, -torch.inf).amax(1)
 
-    def closest(self, missing_M: Tensor, friend_R: Tensor, least: int) -> Tensor:
-        """For each missing slot, the position of the most similar one in `friend_R` (slots).
+    def closest(
+        self, missing_M: Tensor, friend_R: Tensor, least: int, judging: Judging | None, near: float, work_R: Tensor
+    ) -> Tensor:
+        """For each missing slot, the position of the most similar one in `friend_R` (slots), -1 where there is none.
 
-        Only those met `least` times; the first of equals; -1 where there is none. The friends' rows are read once:
-        the tables are symmetric, and a row is contiguous.
+        Only those met `least` times; candidates first; the first of equals, or of those at most `near` below the best
+        the one that did most work.
         """
-        best_K = torch.full((len(self.client_K),), -torch.inf, dtype=self.mean_KK.dtype)
-        block_K = torch.zeros(len(self.client_K), dtype=torch.int64)
-        for number, slot_b in enumerate(friend_R.split(CACHED)):
-            mean_bK = self.mean_KK.index_select(0, slot_b)
-            if least > 1:
-                mean_bK.masked_fill_(self.count_KK.index_select(0, slot_b).abs_() < least, -torch.inf)
-            top_K = mean_bK.amax(0)
-            better_K = top_K > best_K
-            best_K = torch.where(better_K, top_K, best_K)
-            block_K = torch.where(better_K, number, block_K)
-        # Which one of its block: the first that has this mean.
-        place_Mb = block_K[missing_M, None] * CACHED + torch.arange(CACHED)
-        slot_Mb = friend_R[place_Mb.clamp(max=len(friend_R) - 1)]
-        equal_Mb = self.mean_KK[slot_Mb, missing_M[:, None]] == best_K[missing_M, None]
-        equal_Mb &= (place_Mb < len(friend_R)) & (self.count_KK[slot_Mb, missing_M[:, None]].abs() >= least)
-        place_M = place_Mb[:, 0] + equal_Mb.to(torch.int8).argmax(1)
-        return torch.where(best_K[missing_M] > -torch.inf, place_M, -1)
-
-    def scores(self, missing_M: Tensor, friend_R: Tensor, least: int) -> Tensor:
-        """Means of the missing (rows) with possible stand-ins (columns), -inf where one may not stand in."""
-        mean_MR = self.mean_KK.index_select(0, missing_M).index_select(1, friend_R)
-        count_MR = self.count_KK.index_select(0, missing_M).index_select(1, friend_R)
-        return torch.where(count_MR.abs() >= least, mean_MR, -torch.inf)
-
-    def gone(self, missing_M: Tensor, friend_MR: Tensor, judging: Judging) -> Tensor:
-        """Mask of friends that are no longer candidates of the missing, or fall below Θ now."""
-        mean_MR = self.mean_KK[missing_M[:, None], friend_MR]
-        count_MR = self.count_KK[missing_M[:, None], friend_MR]
-        return (count_MR < 0) | self._falls(missing_M, mean_MR, count_MR, judging)
+        found = []
+        for slot_b in missing_M.split(CACHED):
+            score_bR = self.mean_KK.index_select(0, slot_b).index_select(1, friend_R)
+            if least > 1 or judging is not None:
+                count_bR = self.count_KK.index_select(0, slot_b).index_select(1, friend_R)
+                score_bR.masked_fill_(count_bR.abs() < least, -torch.inf)
+            if judging is not None:
+                candidate_bR = (count_bR >= 0) & ~self._falls(slot_b, score_bR, count_bR, judging)
+                candidate_bR &= score_bR > -torch.inf
+                alone_b1 = ~candidate_bR.any(1, keepdim=True)  # no candidate is present: the best of all that are
+                score_bR.masked_fill_(~(candidate_bR | alone_b1), -torch.inf)
+            best_b1 = score_bR.amax(1, keepdim=True)
+            if near:
+                near_bR = score_bR >= best_b1 - near
+                most_b1 = torch.where(near_bR, work_R, -1.0).amax(1, keepdim=True)
+                score_bR.masked_fill_(~(near_bR & (work_R == most_b1)), -torch.inf)
+            found.append(torch.where(best_b1.squeeze(1) > -torch.inf, score_bR.argmax(1), -1))
+        return torch.cat(found)

@@ -12,11 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError
+from turnout.errors import check_settings
 from turnout.parts.substitution.base import NoSubstitution, Substitutes, Updates, spread
 from turnout.types import State
-
-FORMS = ("update", "weights")
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,7 @@ class Stale(NoSubstitution):
     form: str = "update"
 
     def __post_init__(self) -> None:
-        if self.form not in FORMS:
-            raise UserError(f"algorithm.substitution.form is 'update' or 'weights', not {self.form!r}")
+        check_settings(self, form=("update", "weights"))
 
     def begin(self, clients: int, width: int) -> State:
         return no_rows(clients, width)

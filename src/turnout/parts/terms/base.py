@@ -56,26 +56,32 @@ class At:
 
 
 class Term(Protocol):
-    """A local method; `LocalTerm` has defaults for all of it but the name."""
+    """A local method; all of it but the name has a default: a term that keeps no state and sends nothing."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """Unique in an algorithm, without '/': the key of the term's state in stores and checkpoints."""
 
     def server_state(self, start_P: Tensor) -> Tensors:
         """State on the server before the first round, given the initial weights."""
+        return {}
 
     def client_state(self, start_P: Tensor) -> Tensors:
         """State of one client before its first round."""
+        return {}
 
     def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
         """The gradient to use instead; may change `grad_cP` and `client_state` in place."""
+        return grad_cP
 
     def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
         """When local training ends: the upload, and the next client state."""
+        return {}, client_state
 
     def server_update(self, server_state: Tensors, upload: Tensors, applied: Applied) -> tuple[Tensors, Extra]:
         """On the server: its next state, and columns for the round's record."""
+        return server_state, {}
 
 
 class FusedStep:
@@ -204,7 +210,7 @@ def public_names(kind: type) -> list[str]:
 
 
 class LocalTerm(Term):
-    """A term that keeps no state and sends nothing: derive from it, give it a `name`, and override what you need."""
+    """The base of one's own terms: give it a `name`, and override what the method needs of `Term`."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -214,21 +220,6 @@ class LocalTerm(Term):
                     f"{cls.__name__} defines {', '.join(found)}, which is only used of terms that derive from "
                     f"{base.__name__}: class {cls.__name__}(LocalTerm, {base.__name__})"
                 )
-
-    def server_state(self, start_P: Tensor) -> Tensors:
-        return {}
-
-    def client_state(self, start_P: Tensor) -> Tensors:
-        return {}
-
-    def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
-        return grad_cP
-
-    def finish(self, at: At, server_state: Tensors, client_state: Tensors) -> tuple[Tensors, Tensors]:
-        return {}, client_state
-
-    def server_update(self, server_state: Tensors, upload: Tensors, applied: Applied) -> tuple[Tensors, Extra]:
-        return server_state, {}
 
 
 # -- what engine, server and runtimes ask of terms, whether they have the optional hook or not
@@ -241,7 +232,7 @@ def as_quadratic(term: Term, start_cP: Tensor, server_state: Tensors) -> tuple[T
 
 def sends(term: Term) -> float:
     """Numbers a term uploads per shared parameter: as declared in `TermTraits`, else 1 if it overrides `finish`."""
-    return term.sends if isinstance(term, TermTraits) else float(type(term).finish is not LocalTerm.finish)
+    return term.sends if isinstance(term, TermTraits) else float(type(term).finish is not Term.finish)
 
 
 def remembers(term: Term) -> bool:

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError
+from turnout.errors import check_settings
 from turnout.parts.aggregation import weighted_sum
 from turnout.parts.terms.base import (
     At,
@@ -56,8 +56,7 @@ class Scaffold(LocalTerm, FusedStep, Departures, TermTraits):
     name: str = "scaffold"
 
     def __post_init__(self) -> None:
-        if self.option not in (1, 2):
-            raise UserError(f"SCAFFOLD's option is 1 (gradient over all samples) or 2 (by the path), not {self.option}")
+        check_settings(self, option=(1, 2))
 
     @property
     def requires_plain_sgd(self) -> bool:

@@ -17,14 +17,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError, nearest
-from turnout.machine.triton_tools import takes
-from turnout.parts.terms import elastic_kernel
+from turnout.errors import UserError, check_settings
+from turnout.machine.triton_tools import jit, pieces, takes, tl
 from turnout.parts.terms.base import At, Departures, FusedStep, LocalTerm, PostStep, SelectiveDownload, TermTraits
 from turnout.parts.updates import Applied
 from turnout.types import Extra, Tensors, wire_bytes
 
-CHOICES = {"reduce": ("sum", "mean"), "step": ("explicit", "proximal")}
+BLOCK = 4096  # numbers per program of the kernel
+WARPS = 8
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,8 @@ class Elastic(LocalTerm, FusedStep, PostStep, Departures, SelectiveDownload, Ter
     name: str = "elastic"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.strength < math.inf:
-            raise UserError(f"an elastic term's strength is a number from 0 on, not {self.strength}")
-        for field, options in CHOICES.items():
-            if (value := getattr(self, field)) not in options:
-                raise UserError(f"an elastic term's {field} is {value!r}: {nearest(value, options)}")
-        if self.samples < 1 or self.fisher_every < 1:
-            raise UserError(
-                f"an elastic term's samples and fisher_every are at least 1, not {self.samples} and {self.fisher_every}"
-            )
-        if self.fisher_keep is not None and not 0 < self.fisher_keep <= 1:
-            raise UserError(f"an elastic term's fisher_keep is in (0, 1], not {self.fisher_keep}; leave it out for all")
+        check_settings(self, strength="[0, inf)", samples="[1, inf)", fisher_every="[1, inf)", fisher_keep="(0, 1]")
+        check_settings(self, reduce=("sum", "mean"), step=("explicit", "proximal"))
         if self.decoupled and self.step == "proximal":
             raise UserError("an elastic term's proximal step comes after the optimizer's anyway: leave decoupled out")
 
@@ -167,7 +158,7 @@ class Elastic(LocalTerm, FusedStep, PostStep, Departures, SelectiveDownload, Ter
             u_cP, index_ck = u_cP.topk(math.ceil(self.fisher_keep * u_cP.shape[1]))
             x_cP, places = x_cP.gather(1, index_ck), {"index": index_ck.int()}
         if takes(u_cP, x_cP):
-            v_cP, z_c1 = elastic_kernel.products(u_cP, x_cP)
+            v_cP, z_c1 = products_by_kernel(u_cP, x_cP)
             return places | {"u": u_cP, "v": v_cP, "z": z_c1}
         v_cP = u_cP * x_cP
         return places | {"u": u_cP, "v": v_cP, "z": (v_cP * x_cP).sum(1, keepdim=True)}
@@ -230,6 +221,27 @@ def _largest(server_state: Tensors) -> Tensor:
 
 def _there(server_state: Tensors) -> bool:
     return "U" in server_state and server_state["U"].numel() > 0
+
+
+@jit
+def _products(u_ptr, w_ptr, v_ptr, z_ptr, P, us_c, ws_c, vs_c, tiles, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    c = tl.program_id(1).to(tl.int64)
+    p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    u = tl.load(u_ptr + c * us_c + p, mask=p < P, other=0.0)
+    w = tl.load(w_ptr + c * ws_c + p, mask=p < P, other=0.0)
+    v = u * w
+    tl.store(v_ptr + c * vs_c + p, v, mask=p < P)
+    tl.store(z_ptr + c * tiles + tl.program_id(0), tl.sum(v * w, 0))
+
+
+def products_by_kernel(u_cP: Tensor, w_cP: Tensor) -> tuple[Tensor, Tensor]:
+    """v = u w [c, P] and Σ u w² [c, 1] on a GPU, in one pass over all clients' u and w."""
+    (c, P), tiles = u_cP.shape, pieces(u_cP.shape[1], BLOCK)
+    v_cP, z_ct = u_cP.new_empty(c, P), u_cP.new_empty(c, tiles)
+    _products[tiles, c](
+        u_cP, w_cP, v_cP, z_ct, P, u_cP.stride(0), w_cP.stride(0), P, tiles, BLOCK, num_warps=WARPS
+    )  # fmt: skip
+    return v_cP, z_ct.sum(1, keepdim=True)
 
 
 KINDS = {"elastic": Elastic}

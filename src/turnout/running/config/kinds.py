@@ -72,8 +72,9 @@ SCORES = {"scores": "turnout.scores.settings:Scores", "paper-literal": "turnout.
 FLEET = {"fleet-log": "turnout.fleet.fleet_participation:FleetLog"}
 AS_FLEET = {"as-fleet-log": "turnout.fleet.fleet_participation:AsFleetLog"}
 FLOWER = {"flower": "turnout.deploy.settings:Flower"}
+REPLAYED = {"in-order": "turnout.deploy.renumbered:InOrder"}
 ROLES = (
-    Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic"),
+    Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic", satellites=REPLAYED),
     Role("partition", Partition, ("turnout.data.partition",), public="partition"),
     Role("sizes", Sizes, ("turnout.data.sizes",), public="data"),
     Role("participation", Participation, ("turnout.world.participation",), public="participation", satellites=FLEET),

@@ -21,11 +21,10 @@ from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
 from turnout.rng import key
 from turnout.tasks import InOwnUnit
-from turnout.world.client_names import Match
 from turnout.world.enrolment import tied
 from turnout.world.events import Calendar, EventSetting, calendar_of
 from turnout.world.participation import Always
-from turnout.world.turnout_log import TurnoutLog
+from turnout.world.turnout_log import Match, TurnoutLog
 
 
 def first_calendar(experiment: Experiment, enrolment: Enrolment) -> Calendar:
@@ -73,7 +72,7 @@ def log_matches(experiment: Experiment) -> list[Match]:
     while getattr(part, "when_up", None) is not None:
         part = part.when_up
     logs = [log for log in (part, getattr(experiment.algorithm.selection, "log", None)) if isinstance(log, TurnoutLog)]
-    return list({(log.path, log.mode == "replay"): log.match for log in logs}.values())
+    return list({(log.path, log.replays): log.match for log in logs}.values())
 
 
 def try_turnout(experiment: Experiment, enrolment: Enrolment) -> None:

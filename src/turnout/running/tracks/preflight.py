@@ -57,11 +57,11 @@ def _unguarded(algorithm: Algorithm, batch_statistics: bool) -> list[str]:
 def _about_work(experiment: Experiment, algorithm: Algorithm, federation: Pooled, drop_single: bool) -> Iterator[str]:
     """Whether any work counts in the first rounds, and whether much of it is less than a mini-batch."""
     client_N, seed, local = torch.arange(federation.clients), experiment.seed, algorithm.local
-    examples_N, groups = federation.examples(client_N), federation.groups()
+    examples_N, groups = federation.examples(client_N), federation.groups
     tried, counts, there, lost = min(experiment.rounds, ROUNDS_TRIED), False, 0, 0
     for t in range(tried):
         done_N = finished(experiment.world.participation, client_N, t, local.full_work, seed, groups)
-        turnout, _ = turn_out(client_N, done_N, examples_N, local, drop_single, t)
+        turnout, _ = turn_out(client_N, done_N, examples_N, local, drop_single)
         counts = counts or bool(algorithm.weighting.counts(turnout).any())
         there_N = (done_N > 0) & (examples_N > 0)
         there, lost = there + int(there_N.sum()), lost + int((there_N & (turnout.work_C == 0)).sum())

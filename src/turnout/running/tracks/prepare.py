@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import cast
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from turnout.clients.state import initial_moments, initial_shared
 from turnout.data import Federation
+from turnout.data.federation import central_change
 from turnout.engine.trainers import Place, place_of
 from turnout.errors import UserError
 from turnout.exchange import Enrolment
@@ -37,7 +39,7 @@ from turnout.running.tracks.track import Track, TrackModule, fingerprint
 from turnout.running.tracks.weights import Weights
 from turnout.runtimes.parted import open_runtime
 from turnout.runtimes.setup import Model, Setup
-from turnout.server.state import Server, ServerTime
+from turnout.server.state import Server
 from turnout.tasks import check_model
 from turnout.types import storable
 from turnout.world.members import Members
@@ -96,7 +98,7 @@ def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federat
     odd = [match.sentence() for match in log_matches(experiment) if match.is_partial]
     if federation is not None:
         odd += preflight(experiment, algorithm, federation, model.batch_statistics)
-    tests = None if federation is None else federation.central_set
+    tests = None if federation is None else partial(central_change, federation)
     return Weights(
         experiment, algorithm, enrolment, template, model, runtime, server, server.shared_P.device, mark, first, tests,
         tuple(odd),
@@ -156,7 +158,6 @@ def first_server(algorithm: Algorithm, model: Model, place: Place, members: Memb
         step=place.put_tree(storable(algorithm.server.begin(layout.shared), "algorithm.server")),
         selection=storable(algorithm.selection.begin(), "algorithm.selection"),
         roster=algorithm.membership.begin(),
-        time=ServerTime(closing=storable(algorithm.closing.begin(), "algorithm.closing")),
     )
 
 

@@ -14,7 +14,6 @@ from torch import nn
 
 from turnout.clients.metrics import spread, summary
 from turnout.clients.state import central_model
-from turnout.data.federation import CentralSet
 from turnout.errors import UserError
 from turnout.exchange import Enrolment, Measure, Measured, Runtime
 from turnout.experiment import Algorithm, Experiment
@@ -44,7 +43,7 @@ class Weights(Track):
     device: torch.device
     fingerprint: str
     first: FirstValues
-    central_set: Callable[[Members], CentralSet | None] | None = None  # None: the server does not know the test data
+    central_change: Callable[[Members, Members], str | None] | None = None  # None: the server has no test data
     warnings: tuple[str, ...] = ()
 
     def headline(self) -> str:
@@ -70,7 +69,7 @@ class Weights(Track):
             return {}
         other = "other " if len(before) == len(after) else ""
         found: Extra = {"objective": f"{len(before):,} -> {len(after):,} {other}clients"}
-        words = self.central_set and CentralSet.change(self.central_set(before), self.central_set(after))
+        words = self.central_change and self.central_change(before, after)
         return found | ({"test_set": words} if words else {})
 
     def pack(self, state: Server) -> State:

@@ -1,4 +1,10 @@
-"""The promise of devices, one draw of them, and what all kinds share: noise, slow-downs, charging hours.
+"""The promise of devices, one draw of them, what all kinds share (noise, slow-downs), and the times of a round.
+
+A client downloads, trains and uploads, one after the other:
+
+    download  latency + bytes down / down rate
+    train     samples of the steps taken / samples a second
+    upload    latency + bytes up / up rate
 
 Shape letters: C clients of the cohort.
 """
@@ -16,7 +22,6 @@ from turnout.rng import uniform
 
 BYTES_OF_MEGABIT = 125_000  # links are sold in Mbit/s; bytes are counted here
 GIGA = 1e9
-HOUR = 3600.0
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,6 @@ class Devices(Protocol):
         """The devices of these clients in round t."""
         ...
 
-    def on_for(self, client_C: Tensor, now: float, seed: int) -> Tensor:
-        """How many seconds each will still be on, from `now` seconds after the run began: 0 is off, inf for ever."""
-        ...
-
 
 def normal(seed: int, *address: int | str, ids: Tensor) -> Tensor:
     """One standard normal number per id, by address.
@@ -70,42 +71,6 @@ def normal(seed: int, *address: int | str, ids: Tensor) -> Tensor:
     return torch.special.ndtri(uniform(seed, *address, ids=ids).clamp(1e-12, 1 - 1e-12))
 
 
-@dataclass(frozen=True)
-class ChargingHours:
-    """Each day a device is on a charger, and so on, for some hours.
-
-    start  the hour of the day at which it is put on the charger, on average
-    hours  how long it stays
-    apart  by how many hours the first and the last device differ (time zones, habits), evenly; each keeps its own
-    begin  the hour of the day at which the run begins
-    """
-
-    start: float = 22.0
-    hours: float = 8.0
-    apart: float = 2.0
-    begin: float = 22.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.hours <= 24 or not self.apart >= 0:
-            raise UserError(
-                f"world.devices.charging has hours={self.hours} and apart={self.apart}: give hours above 0 and at most "
-                "24, and apart of 0 or more"
-            )
-
-    def on_for(self, client_C: Tensor, now: float, seed: int) -> Tensor:
-        """The seconds each is still on; 0 if it is off.
-
-        >>> night = ChargingHours(start=22, hours=8, apart=0, begin=21)
-        >>> [float(night.on_for(torch.tensor([0]), hour * HOUR, 0)[0] / HOUR) for hour in (0, 1, 3, 9)]
-        [0.0, 8.0, 6.0, 0.0]
-        """
-        if self.hours == 24:
-            return torch.full((len(client_C),), torch.inf, dtype=torch.float64)
-        shift_C = (uniform(seed, "charging", ids=client_C) - 0.5) * self.apart * HOUR
-        since_C = (self.begin * HOUR + now - self.start * HOUR - shift_C) % (24 * HOUR)
-        return (self.hours * HOUR - since_C).clamp(min=0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DeviceConditions:
     """Settings of all kinds of devices, drawn anew for each client and round.
@@ -113,13 +78,11 @@ class DeviceConditions:
     noise        deviation of the logarithm of each speed: 0.2 is about 20 % either way
     slow_chance  how often a device is slow for a round (hot, busy, saving its battery)
     slow_factor  how many times slower it computes then
-    charging     when devices are on; None: always, as far as `world.participation` lets them
     """
 
     noise: float = 0.0
     slow_chance: float = 0.0
     slow_factor: float = 4.0
-    charging: ChargingHours | None = None
 
     def __post_init__(self) -> None:
         if not self.noise >= 0:
@@ -142,7 +105,78 @@ class DeviceConditions:
             draw = replace(draw, compute_C=torch.where(slow_C, draw.compute_C / self.slow_factor, draw.compute_C))
         return draw
 
-    def on_for(self, client_C: Tensor, now: float, seed: int) -> Tensor:
-        if self.charging is None:
-            return torch.full((len(client_C),), torch.inf, dtype=torch.float64)
-        return self.charging.on_for(client_C, now, seed)
+
+@dataclass(frozen=True)
+class Passes:
+    """How mini-batches make passes over a client's samples; the last batch of a pass may be smaller.
+
+    samples_C  samples of a whole pass
+    steps_C    mini-batches of a whole pass
+    batch      the batch size
+    """
+
+    samples_C: Tensor
+    steps_C: Tensor
+    batch: int
+
+    @classmethod
+    def of(cls, examples_C: Tensor, batch: int, drop_single: bool) -> Passes:
+        """Of clients with so many samples; `drop_single`: without a last batch of one, as batch statistics need two."""
+        left_out_C = (examples_C % batch == 1) & drop_single & (batch > 1)
+        samples_C = examples_C - left_out_C.long()
+        return cls(samples_C, (samples_C + batch - 1) // batch, batch)
+
+    def samples_of(self, steps_C: Tensor) -> Tensor:
+        """The samples of the first so many steps.
+
+        >>> Passes.of(torch.tensor([45]), 20, False).samples_of(torch.tensor([2])), 45 + 20
+        (tensor([40]), 65)
+        """
+        per_pass_C = self.steps_C.clamp(min=1)
+        whole_C, rest_C = steps_C // per_pass_C, steps_C % per_pass_C
+        return whole_C * self.samples_C + rest_C * self.batch
+
+    def steps_for(self, samples_C: Tensor) -> Tensor:
+        """The whole steps for which so many samples (a real number, perhaps negative) are enough.
+
+        >>> Passes.of(torch.tensor([45]), 20, False).steps_for(torch.tensor([44.9]))
+        tensor([2])
+        """
+        held_C = self.samples_C.clamp(min=1)
+        whole_C = ((samples_C + 1e-9) / held_C).floor().clamp(min=0)
+        rest_C = ((samples_C + 1e-9 - whole_C * held_C) / self.batch).floor().clamp(min=0)
+        steps_C = whole_C * self.steps_C + torch.minimum(rest_C, (self.steps_C - 1).clamp(min=0))
+        return steps_C.long()
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The times of some clients in one round.
+
+    download_C, upload_C  seconds of each transfer
+    rate_C                samples a second
+    passes                how batches make passes over their samples
+    """
+
+    download_C: Tensor
+    upload_C: Tensor
+    rate_C: Tensor
+    passes: Passes
+
+    @classmethod
+    def of(cls, draw: DeviceDraw, down_C: Tensor, up_C: Tensor, flops: float, passes: Passes) -> Pace:
+        """The pace of devices with so many bytes to download and to send, and operations for training on one sample."""
+        return cls(
+            download_C=draw.latency_C + down_C / draw.down_C,
+            upload_C=draw.latency_C + up_C / draw.up_C,
+            rate_C=draw.samples_per_second(flops),
+            passes=passes,
+        )
+
+    def train_C(self, steps_C: Tensor) -> Tensor:
+        return self.passes.samples_of(steps_C) / self.rate_C
+
+    def steps_by(self, limit_C: Tensor) -> Tensor:
+        """The most steps after which a reply still arrives within so many seconds."""
+        left_C = (limit_C - self.download_C - self.upload_C).clamp(max=1e15 / self.rate_C)
+        return self.passes.steps_for(left_C * self.rate_C)

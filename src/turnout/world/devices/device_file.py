@@ -1,4 +1,4 @@
-"""Devices from a CSV file: one row a client, or rows to draw from; and such a file from the observed times of a run.
+"""Devices from a CSV file: one row a client, or rows to draw from.
 
     client,tier,samples_per_second,down_mbps,up_mbps,latency
     ada,phone,310.5,36,11,0.04
@@ -16,24 +16,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import median
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from turnout.errors import UserError, nearest
 from turnout.machine.table_files import open_table
 from turnout.rng import uniform
-from turnout.world.client_names import ClientNames
 from turnout.world.devices.device_draw import BYTES_OF_MEGABIT, GIGA, DeviceConditions, DeviceDraw
-from turnout.world.enrolment import Enrolment
+from turnout.world.enrolment import ClientNames, Enrolment
 
 SPEEDS = ("samples_per_second", "gflops")
 LINKS = ("down_mbps", "up_mbps", "latency")
 MODES = ("match", "resample")
-SHORTEST = 1e-6  # seconds: a shorter time was not measured
-UNKNOWN = 10.0  # megabits a second of a link without observed transfers
 
 
 @dataclass(frozen=True)
@@ -177,80 +172,6 @@ class DeviceFile(DeviceConditions):
             by_samples=by_samples,
         )
         return self.vary(draw, client_C, t, seed)
-
-
-@dataclass(frozen=True)
-class Observation:
-    """One client in one round: how long things took, and how much there was of them.
-
-    client            its name, or its number
-    samples           trained on
-    bytes_down, bytes_up  transferred
-    train_seconds     of training
-    link_seconds      of both transfers together
-    download_seconds, upload_seconds  of each transfer, if they were timed apart (as in simulated runs)
-    tier              of its device
-    """
-
-    client: str
-    samples: float
-    bytes_down: float
-    bytes_up: float
-    train_seconds: float
-    link_seconds: float
-    download_seconds: float | None = None
-    upload_seconds: float | None = None
-    tier: str = "device"
-
-
-@dataclass(frozen=True)
-class ObservedDevices:
-    """Devices as a run showed them.
-
-    rows   one for each client
-    noise  how much its rounds vary around that: the `noise` to give `DeviceFile`
-    """
-
-    rows: tuple[DeviceRow, ...]
-    noise: float
-
-
-def devices_of(observations: Iterable[Observation]) -> ObservedDevices:
-    """One device a client, in the order in which clients appear.
-
-    Bytes over the time that was not training are one rate for both ways, without a latency, unless download and upload
-    were timed apart. Every number is the median over a client's rounds.
-
-    >>> seen = [Observation("ada", samples=100, bytes_down=250_000, bytes_up=250_000, train_seconds=2, link_seconds=4)]
-    >>> row = devices_of(seen).rows[0]
-    >>> row.speed, row.down_mbps, row.up_mbps, row.latency
-    (50.0, 1.0, 1.0, 0.0)
-    """
-    by_client: dict[str, list[Observation]] = {}
-    for one in observations:
-        if one.samples > 0 and one.train_seconds > 0:
-            by_client.setdefault(one.client, []).append(one)
-    if not by_client:
-        raise UserError("no device can be made: there are no rounds in which clients trained and were timed")
-    varied = list[float]()  # logarithm of the seconds of each round, around the client's own median
-    for seen in by_client.values():
-        whole = np.log([max(s.train_seconds + s.link_seconds, SHORTEST) for s in seen])
-        varied += (whole - np.median(whole)).tolist() if len(seen) > 1 else []
-    rows = tuple(_device(client, seen) for client, seen in by_client.items())
-    return ObservedDevices(rows, float(np.std(varied)) if varied else 0.0)
-
-
-def _device(client: str, seen: list[Observation]) -> DeviceRow:
-    speed = median(s.samples / max(s.train_seconds, SHORTEST) for s in seen)
-    apart = [s for s in seen if s.download_seconds is not None and s.upload_seconds is not None]
-    if apart:
-        down = median(s.bytes_down / max(s.download_seconds or 0.0, SHORTEST) for s in apart)
-        up = median(s.bytes_up / max(s.upload_seconds or 0.0, SHORTEST) for s in apart)
-    else:
-        down = up = median((s.bytes_down + s.bytes_up) / max(s.link_seconds, SHORTEST) for s in seen)
-    if not down or not up:  # nothing was sent, but it took time
-        return DeviceRow(client, speed, UNKNOWN, UNKNOWN, 0.5 * median(s.link_seconds for s in seen), seen[0].tier)
-    return DeviceRow(client, speed, down / BYTES_OF_MEGABIT, up / BYTES_OF_MEGABIT, 0.0, seen[0].tier)
 
 
 KINDS = {"device-file": DeviceFile}

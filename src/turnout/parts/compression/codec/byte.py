@@ -14,8 +14,8 @@ from torch import Tensor
 
 from turnout.layout import Slot
 from turnout.machine.memory import to_device
-from turnout.parts.compression.codec import byte_kernel
-from turnout.parts.compression.codec.bits import Coded, bytes_of, floats_of, refuse
+from turnout.parts.compression.codec import kernels
+from turnout.parts.compression.codec.messages import Coded, bytes_of, floats_of, refuse
 from turnout.rng import keys, unit
 
 LEVELS = 127
@@ -74,8 +74,8 @@ class Byte:
         byte_CB[:, :head] = bytes_of(step_CS)
         whole_CP = byte_CB[:, head:].view(torch.int8)
         dither = None if self.dither is None else self.dither.parts(x_CP)
-        if dither is not None and byte_kernel.fits(x_CP):
-            decoded_CP = byte_kernel.quantise(x_CP, dither, step_CS, slots, whole_CP, LEVELS)
+        if dither is not None and kernels.bytes_fit(x_CP):
+            decoded_CP = kernels.quantise(x_CP, dither, step_CS, slots, whole_CP, LEVELS)
             return Coded(byte_CB, torch.full((rows,), byte_CB.shape[1]), decoded_CP)
         decoded_CP = torch.empty_like(x_CP)
         for i, own in enumerate(columns):

@@ -1,4 +1,4 @@
-"""A sparse message as bytes: which entries, their signs, and floats.
+"""Sparse messages: the k largest entries of each tensor, as signs times one magnitude per tensor, or with their values.
 
 One message, bit after bit, highest bit of a field first:
 
@@ -13,31 +13,22 @@ One message, bit after bit, highest bit of a field first:
 So k positions cost k (1 + b) + Σ floor((gap - 1) / 2^b) bits, as with separate Golomb code words; split like this, all
 messages of a cohort are written and read at once, without a loop over entries.
 
-Shape letters: C messages, S pieces, K entries of a row, N bits, B bytes, F floats.
+Shape letters: C messages, P columns, S pieces, K entries of a row, N bits, B bytes, X fields, F
+floats.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from turnout.parts.compression.codec.bits import (
-    Coded,
-    before,
-    bytes_of,
-    floats_of,
-    mark,
-    pack,
-    put,
-    refuse,
-    take,
-    unpack,
-)
-from turnout.parts.compression.codec.picks import Picked
-from turnout.parts.compression.codec.pieces import Piece
+from turnout.layout import Slot
+from turnout.parts.compression.codec import kernels
+from turnout.parts.compression.codec.messages import Coded, Piece, bytes_of, floats_of, pieces_of, refuse
+from turnout.parts.compression.codec.picks import Picked, largest
 
 
 @dataclass(frozen=True)
@@ -101,6 +92,48 @@ def tensors_of(pieces: tuple[Piece, ...], device: torch.device) -> PieceTensors:
     )
 
 
+def pack(bit_CN: Tensor) -> Tensor:
+    """Eight bits a byte, the first bit highest; N is a multiple of 8.
+
+    >>> pack(torch.tensor([[1, 0, 0, 0, 0, 0, 1, 1]], dtype=torch.uint8))
+    tensor([[131]], dtype=torch.uint8)
+    """
+    byte_CB = bit_CN[:, 0::8] << 7
+    for place in range(1, 8):
+        byte_CB |= bit_CN[:, place::8] << (7 - place)
+    return byte_CB
+
+
+def unpack(byte_CB: Tensor) -> Tensor:
+    """The bits of bytes: the inverse of `pack`."""
+    place_8 = torch.arange(7, -1, -1, dtype=torch.uint8, device=byte_CB.device)
+    return ((byte_CB[:, :, None] >> place_8) & 1).view(len(byte_CB), -1)
+
+
+def put(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, value_CX: Tensor, widest: int) -> None:
+    """Write whole numbers into fields of at most `widest` bits, highest bit first; the last column takes the rest."""
+    waste = bit_CN.shape[1] - 1
+    for place in range(widest):
+        left_CX = width_CX - 1 - place
+        column_CX = torch.where(left_CX >= 0, at_CX + place, waste)
+        bit_CN.scatter_(1, column_CX, ((value_CX >> left_CX.clamp(min=0)) & 1).to(torch.uint8))
+
+
+def take(bit_CN: Tensor, at_CX: Tensor, width_CX: Tensor, widest: int) -> Tensor:
+    """Read whole numbers; a field of no bits is 0. Fields must be inside the rows."""
+    value_CX = torch.zeros_like(at_CX)
+    for place in range(widest):
+        inside_CX = place < width_CX
+        bit_CX = bit_CN.gather(1, torch.where(inside_CX, at_CX + place, 0)).to(torch.int64)
+        value_CX = torch.where(inside_CX, (value_CX << 1) | bit_CX, value_CX)
+    return value_CX
+
+
+def before(width_CX: Tensor) -> Tensor:
+    """Start of each field when they follow one another."""
+    return width_CX.cumsum(1) - width_CX
+
+
 def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | None = None) -> Coded:
     """Messages of picked entries; `float_CF`: per piece, or per entry (all of the first kind, then the second)."""
     table, there_CK = tensors_of(form.pieces, float_CF.device), picked.there_CK
@@ -124,7 +157,8 @@ def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | No
     bit_CN = torch.zeros(rows, 8 * size + 1, dtype=torch.uint8, device=there.device)
     ones = [(flags, widths[0], few_CS), (ends + widths[4], there, there_CK)]
     ones += [(signs, there, negative_CK)] if negative_CK is not None else []
-    mark(bit_CN, *(torch.cat(parts, 1) for parts in zip(*ones, strict=True)))
+    at_CX, width_CX, value_CX = (torch.cat(parts, 1) for parts in zip(*ones, strict=True))
+    put(bit_CN, at_CX, width_CX, value_CX, 1)
     put(bit_CN, counts, count_width_CS, count_CS, table.widest_count if few else 0)
     put(bit_CN, rests, widths[3], rest_CK, table.widest_rest)
     byte_CB = pack(bit_CN[:, :-1])
@@ -197,3 +231,74 @@ def _float_bytes(form: Form, at_C: Tensor, there_CK: Tensor) -> tuple[Tensor, Te
     place_CF = at_C[:, None] + 4 * before(has_CF.to(torch.int64))
     byte_4 = torch.arange(4, device=has_CF.device)
     return has_CF.repeat_interleave(4, 1), (place_CF[:, :, None] + byte_4).flatten(1)
+
+
+# -- the codecs
+
+
+@dataclass(frozen=True)
+class Values:
+    """The k = max(⌈n q⌉, 1) entries of largest size with their values, 0 elsewhere.
+
+    keep   q
+    scope  the largest of each "tensor", or of the whole "model"
+    """
+
+    keep: float
+    scope: str = "tensor"
+
+    def form(self, slots: tuple[Slot, ...]) -> Form:
+        """The layout of the messages."""
+        return Form(pieces_of(slots, self.keep, self.scope), per_entry=1)
+
+    def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Coded:
+        """Encode rows; `x_CP` becomes the residual."""
+        form = self.form(slots)
+        picked = largest(x_CP, form.pieces)
+        value_CK = picked.of(x_CP).to(torch.float32)
+        x_CP.scatter_add_(1, picked.column_CK, torch.where(picked.there_CK, -value_CK.to(x_CP.dtype), 0))
+        return write(form, picked, value_CK)
+
+    def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
+        """Decode messages to rows."""
+        picked, _, value_CK = read(self.form(slots), coded)
+        return picked.dense(value_CK.to(dtype), sum(s.size for s in slots))
+
+    def longest(self, slots: tuple[Slot, ...]) -> int:
+        """Most bytes of a message."""
+        return self.form(slots).longest
+
+
+@dataclass(frozen=True)
+class Ternary(Values):
+    """ST(T; q): k = max(⌈n q⌉, 1) entries of largest |T|, μ the mean of those |T|; sign(T_i) μ there, 0 elsewhere."""
+
+    def form(self, slots: tuple[Slot, ...]) -> Form:
+        return Form(pieces_of(slots, self.keep, self.scope), signs=True, per_piece=1)
+
+    def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Coded:
+        """Encode rows; `x_CP` becomes the residual.
+
+        >>> x_CP = torch.tensor([[3.0, -1.0, 0.5, 0.0]])
+        >>> coded = Ternary(0.5).write(x_CP, (Slot("w", (4,), 0, 4),))
+        >>> x_CP, coded.length_C  # (3 + 1) / 2 = 2 was sent for each of the two: 1 + 2 + 2 (1 + 0) + 0 bits, and 2
+        (tensor([[1.0000, 1.0000, 0.5000, 0.0000]]), tensor([5]))
+        """
+        form = self.form(slots)
+        if kernels.message_fits(x_CP, form.pieces, form.longest):
+            return kernels.write_message(x_CP, form.pieces, form.longest)
+        picked, piece_K = largest(x_CP, form.pieces), tensors_of(form.pieces, x_CP.device).piece_K
+        value_CK = picked.of(x_CP)
+        # The mean in float64: float32 sums depend on how many rows there are.
+        by_piece = value_CK.abs().to(torch.float64).split([piece.keep for piece in form.pieces], 1)
+        size_CS = torch.stack([own_Ck.mean(1) for own_Ck in by_piece], 1).to(torch.float32) if by_piece else value_CK
+        sent_CK = size_CS[:, piece_K].to(x_CP.dtype).copysign(value_CK)
+        x_CP.scatter_add_(1, picked.column_CK, torch.where(picked.there_CK, -sent_CK, 0))
+        return replace(write(form, picked, size_CS, value_CK < 0), decoded_CP=picked.dense(sent_CK, x_CP.shape[1]))
+
+    def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
+        form = self.form(slots)
+        picked, negative_CK, size_CS = read(form, coded)
+        refuse(torch.signbit(size_CS).any(1), "a magnitude is negative")
+        size_CK = size_CS[:, tensors_of(form.pieces, size_CS.device).piece_K].to(dtype)
+        return picked.dense(torch.where(negative_CK, -size_CK, size_CK), sum(s.size for s in slots))

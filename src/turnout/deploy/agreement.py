@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -43,17 +43,23 @@ def difference(own: Description, agreed: Description) -> str | None:
     if own.labels != agreed.labels:
         fix = "list all devices' labels in the experiment file (world.data.labels, of a table, texts or image folder)"
         return f"its labels are {_listed(own.labels)}, and the server's {_listed(agreed.labels)}: {fix}"
-    if found := _column_difference(own, agreed):
-        return f"its {found}: let the experiment file list the columns (world.data.columns; turnout deploy init does)"
+    fix = "let the experiment file list the columns (world.data.columns; turnout deploy init does)"
+    columns, wanted = (() if found.encoding is None else found.encoding.columns for found in (own, agreed))
+    names, wanted_names = ([column.name for column in found] for found in (columns, wanted))
+    if names != wanted_names:
+        return f"its columns are {_listed(names)}, and the server's {_listed(wanted_names)}: {fix}"
+    for a, b in zip(columns, wanted, strict=True):
+        if not _alike(a, b):
+            return f"its column {a.name!r} has {_in_words(a)}, and the server's has {_in_words(b)}: {fix}"
     if own.words != agreed.words:
         fix = "let the experiment file list them (world.data.words; turnout deploy init does)"
         return f"its words are numbered by another list than the server's: {fix}"
-    unit, wanted = own.standardised, agreed.standardised
-    if (unit is None) != (wanted is None) or (
-        unit and wanted and not _close((unit.mean, unit.std), (wanted.mean, wanted.std))
-    ):
+    if not _alike(own.standardised, agreed.standardised):
         fix = "let the experiment file give mean and std (world.data.target)"
-        return f"its target is standardised by {unit}, and the server's by {wanted}: {fix}"
+        return f"its target is standardised by {own.standardised}, and the server's by {agreed.standardised}: {fix}"
+    gaps, wanted_gaps = (found.encoding and sorted(gaps_of(found.encoding.rules.missing)) for found in (own, agreed))
+    if gaps != wanted_gaps:
+        return f"its data counts {gaps} as gaps (`missing`), and the server's {wanted_gaps}"
     for name in ("input_shape", "input_type", "target_shape", "target_type", "classes"):
         if (has := getattr(own, name)) != (wants := getattr(agreed, name)):
             what = name.replace("_", " ")
@@ -61,22 +67,12 @@ def difference(own: Description, agreed: Description) -> str | None:
     return None
 
 
-def _column_difference(own: Description, agreed: Description) -> str | None:
-    if own.encoding is None or agreed.encoding is None:
-        has, wants = ("no table" if found.encoding is None else "a table" for found in (own, agreed))
-        return None if has == wants else f"data is {has}, and the server's is {wants}"
-    columns, wanted = own.encoding.columns, agreed.encoding.columns
-    names, wanted_names = ([column.name for column in found] for found in (columns, wanted))
-    if names != wanted_names:
-        return f"columns are {_listed(names)}, and the server's {_listed(wanted_names)}"
-    gaps, wanted_gaps = (sorted(gaps_of(found.rules.missing)) for found in (own.encoding, agreed.encoding))
-    if gaps != wanted_gaps:
-        return f"data counts {_listed(gaps)} as gaps (`missing`), and the server's {_listed(wanted_gaps)}"
-    for a, b in zip(columns, wanted, strict=True):
-        numbers = [(c.fill, c.shift, c.scale, float(c.marked)) for c in (a, b) if not isinstance(c, CategoryColumn)]
-        if not (a == b or (len(numbers) == 2 and _close(*numbers))):
-            return f"column {a.name!r} has {_in_words(a)}, and the server's has {_in_words(b)}"
-    return None
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two records are the same but for rounding."""
+    if one == other or None in (one, other) or type(one) is not type(other):
+        return bool(one == other)
+    pairs = zip(astuple(one), astuple(other), strict=True)
+    return all(math.isclose(a, b, rel_tol=EXACT) if isinstance(a, float) else a == b for a, b in pairs)
 
 
 def _in_words(column: Column) -> str:
@@ -86,14 +82,6 @@ def _in_words(column: Column) -> str:
     return f"numbers with mean {column.fill:.6g}, shift {column.shift:.6g}, scale {column.scale:.6g}, gaps {gaps}"
 
 
-def _close(values: Sequence[float], others: Sequence[float]) -> bool:
-    return all(math.isclose(a, b, rel_tol=EXACT) for a, b in zip(values, others, strict=True))
-
-
-def _listed(names: Sequence[str], letters: int = 30) -> str:
-    """The first few texts of a list, each cut to some letters.
-
-    >>> _listed(("a", "b" * 40), letters=3)
-    "'a', 'bbb'"
-    """
-    return some([repr(name[:letters]) for name in names]) or "none"
+def _listed(names: Sequence[str]) -> str:
+    """The first few texts of a list, each cut to some letters."""
+    return some([repr(name[:30]) for name in names]) or "none"

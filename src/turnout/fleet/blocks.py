@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turnout.fleet.log_statistics import presence, runs
+from turnout.fleet.participation_log import ParticipationLog
 from turnout.rng import key, keys, uniform, unit
-from turnout.world.client_names import Match
-from turnout.world.log import ParticipationLog
-from turnout.world.log_statistics import presence, runs
+from turnout.world.turnout_log import Match
 
 Whose = Literal["fleet", "client"]
 STAND_INS = 12  # other clients tried for one that is not a member at the time

@@ -1,4 +1,4 @@
-"""Error feedback on both sides, common to lossy compressions, with messages as real bytes.
+"""Lossy compressions with error feedback on both sides: sparse ternary messages (EFL), the largest entries, eight bits.
 
     client   A_k = R_k + (E / s_k) D_k;   M_k = C(A_k);   R_k <- A_k - M_k
     server   A_G = R_G + η_g Σ a_k M_k;   M_G = C(A_G);   R_G <- A_G - M_G;   w <- w + M_G
@@ -12,21 +12,23 @@ Shape letters: C replies, P shared parameters, B bytes of the log, M messages in
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError, nearest
+from turnout.errors import check_settings
 from turnout.exchange import Messages
 from turnout.layout import Slot
 from turnout.machine.profiling import staged
 from turnout.parts.compression.base import Compression, Sending, dense_bytes
-from turnout.parts.compression.codec.bits import Coded
+from turnout.parts.compression.codec.byte import Byte, Dither
+from turnout.parts.compression.codec.messages import Coded
+from turnout.parts.compression.codec.sparse import Ternary, Values
+from turnout.rng import key
 from turnout.types import BYTE, Message, State, Tensors
 
-DIRECTIONS = ("both", "up")
 NEVER = -1  # the round of a client that has not downloaded anything yet
 
 
@@ -126,13 +128,7 @@ class ErrorFeedback(Compression):
     reset_after: int | None = None
 
     def __post_init__(self) -> None:
-        if self.directions not in DIRECTIONS:
-            known = nearest(self.directions, DIRECTIONS)
-            raise UserError(f"algorithm.compression.directions is {self.directions!r}: {known}")
-        if not 0 <= self.residual_decay <= 1:
-            raise UserError(f"algorithm.compression.residual_decay is in [0, 1], not {self.residual_decay}")
-        if self.reset_after is not None and self.reset_after < 1:
-            raise UserError(f"algorithm.compression.reset_after is at least 1 round, not {self.reset_after}")
+        check_settings(self, directions=("both", "up"), residual_decay="[0, 1]", reset_after="[1, inf)")
 
     @abstractmethod
     def codec(self, way: str, sending: Sending) -> Codec:
@@ -205,3 +201,66 @@ class ErrorFeedback(Compression):
             coded = Coded.of([message], codec.longest(sending.slots))
             held_P = held_P + codec.read(coded, sending.slots, held_P.dtype)[0]
         return held_P
+
+
+@dataclass(frozen=True)
+class TopK(ErrorFeedback):
+    """The largest entries of each tensor with their values; the residual is added to the next message.
+
+    keep       share of the entries that is sent up
+    keep_down  share that is sent down; None: `keep`
+    scope      the largest of each "tensor", or of the whole "model"
+    and the settings of `ErrorFeedback`
+    """
+
+    keep: float = 0.01
+    keep_down: float | None = None
+    scope: str = "tensor"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_settings(self, keep="(0, 1]", keep_down="(0, 1]", scope=("tensor", "model"))
+
+    def _share(self, way: str) -> float:
+        return self.keep if way == "up" or self.keep_down is None else self.keep_down
+
+    def codec(self, way: str, sending: Sending) -> Codec:
+        return Values(self._share(way), self.scope)
+
+
+@dataclass(frozen=True)
+class SparseTernary(TopK):
+    """ST of EFL (paper 001) both ways: the signs of the largest entries of each tensor, and their mean size; the
+    residual is added to the next message. Settings as for `TopK`.
+    """
+
+    def codec(self, way: str, sending: Sending) -> Codec:
+        return Ternary(self._share(way), self.scope)
+
+
+@dataclass(frozen=True)
+class Quantise(ErrorFeedback):
+    """Eight bits per entry: whole multiples of 1/127 of the largest entry of its tensor.
+
+    rounding  "stochastic": up or down so that the mean is right (drawn by address, so a run can be repeated); or
+              "nearest"
+    feedback  add the rounding errors to the next message; stochastic rounding works without, and then clients keep no
+              state
+    and the other settings of `ErrorFeedback`
+    """
+
+    rounding: str = "stochastic"
+    feedback: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_settings(self, rounding=("stochastic", "nearest"))
+
+    def codec(self, way: str, sending: Sending) -> Codec:
+        if self.rounding == "nearest":
+            return Byte()
+        client_C = sending.client_C if way == "up" else torch.zeros(1, dtype=torch.int64)
+        return Byte(Dither(key(sending.seed, "dither", way, sending.t), client_C))
+
+
+KINDS = {"sparse-ternary": SparseTernary, "top-k": TopK, "quantise": Quantise}

@@ -11,7 +11,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 
-from turnout.world.log import ParticipationLog
+from turnout.fleet.participation_log import ParticipationLog
+from turnout.world.enrolment import tied
+from turnout.world.participation import Participation
 
 SAMPLED, ROUNDS = 400, 5000  # most clients and rounds that are looked at one by one
 
@@ -118,3 +120,36 @@ def drawn(draw: Draw, clients: int, rounds: int) -> np.ndarray:
 def mean_of(several: Sequence[Statistics]) -> Statistics:
     means = {f.name: float(np.mean([getattr(one, f.name) for one in several])) for f in fields(Statistics)[:-1]}
     return Statistics(**means, by_hour=tuple(np.mean([one.by_hour for one in several], axis=0).tolist()))
+
+
+def check_like_log(
+    participation: Participation,
+    log: ParticipationLog,
+    within: float = 0.15,
+    clients: int | None = None,
+    seeds: int = 3,
+) -> None:
+    """Promises of a participation that is drawn from a fleet's log: its statistics are the log's.
+
+    Turnout, work and the mean lengths of stays and absences may differ by `within` of themselves; how alike clients'
+    absences are, the spread of the turnout over rounds and over clients, and the turnout at each hour of the day by
+    `within / 2` as a number. `clients`: how many to draw for (as many as the log has).
+    """
+    from turnout.testing.examples import example_enrolment, expect  # needed by nothing else here
+
+    count = clients or log.clients
+    part = tied(participation, example_enrolment(count), log.rounds, "check_like_log")
+    day = log.rounds_a_day or 1
+    logged = statistics(presence(log), day)
+
+    def draw(seed: int) -> Statistics:
+        return statistics(drawn(lambda c, t: part.fraction(c, t, 1, seed), count, log.rounds), day)
+
+    found = mean_of([draw(seed) for seed in range(seeds)])
+    for name in ("turnout", "work", "stay", "away", "uneven", "together", "by_round"):
+        there, here = getattr(logged, name), getattr(found, name)
+        most = within / 2 if name in ("uneven", "together", "by_round") else within * there
+        expect(abs(here - there) <= most, f"{name}: the log has {there:.4g}, drawn are {here:.4g}")
+    for hour, (there, here) in enumerate(zip(logged.by_hour, found.by_hour, strict=True)):
+        words = f"round {hour} of the day: the log has a turnout of {there:.4g}, drawn are {here:.4g}"
+        expect(abs(here - there) <= within / 2, words)

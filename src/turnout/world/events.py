@@ -1,21 +1,31 @@
-"""The entries of `World.events`: Join and Leave (one event each), EventLog (a CSV file), RandomEvents (from rates)."""
+"""Clients that join and leave: Join and Leave (one event each), EventLog (a CSV file), RandomEvents (from rates); and
+all of them as one calendar, checked before the first round.
+
+A client whose first event is a Join is not a member before it. A client's events are listed in the order in which they
+happen: `Leave(3, 20), Join(3, 40)` leaves and comes back, `Join(3, 40), Leave(3, 20)` is an error.
+
+Shape letters: L clients that are not members at first.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 import torch
+from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.machine.table_files import open_table
 from turnout.rng import draw, rng
-from turnout.world.client_names import ClientNames
+from turnout.world.enrolment import ClientNames
 
 EVENT_COLUMNS = ["round", "client", "event"]
-SUMMED_RATE = 700.0  # for higher rates exp(-rate) underflows, and sums cannot start from it
+HIGHEST_RATE = 700.0  # a Poisson draw sums up from exp(-rate), which is 0 for much higher rates
 
 
 @dataclass(frozen=True)
@@ -168,12 +178,12 @@ class RandomEvents:
     drawn: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not all(math.isfinite(rate) for rate in (self.joins, self.leaves, self.returns)):
+        if not all(0 <= rate <= HIGHEST_RATE for rate in (self.joins, self.leaves, self.returns)):
             raise UserError(
-                "RandomEvents: joins, leaves and returns are expected numbers a round: write finite numbers"
+                f"RandomEvents: joins, leaves and returns are expected numbers a round, from 0 to {HIGHEST_RATE:.0f}"
             )
-        if min(self.joins, self.leaves, self.returns) < 0 or self.waiting < 0 or self.first < 0:
-            raise UserError("RandomEvents: rates, waiting and first must not be negative")
+        if self.waiting < 0 or self.first < 0:
+            raise UserError("RandomEvents: waiting and first must not be negative")
         if self.joins and not self.waiting:
             raise UserError("RandomEvents: joins need clients that can join: set waiting to how many are outside")
 
@@ -233,22 +243,58 @@ def poisson(u: float, rate: float, most: int = 2**62) -> int:
 
     >>> poisson(0.5, 0.0), poisson(0.3, 1.0), poisson(0.5, 1.0), poisson(0.999, 1.0)
     (0, 0, 1, 5)
-    >>> poisson(0.5, 800.0), poisson(0.5, 800.0, most=50)
-    (800, 50)
     """
-    if rate > SUMMED_RATE:  # the smallest k with P(N <= k) = Q(k + 1, rate) > u, Q the upper incomplete gamma function
-        low, high, mean = 0, most, torch.tensor(rate, dtype=torch.float64)
-        while low < high:
-            middle = (low + high) // 2
-            below = torch.special.gammaincc(torch.tensor(middle + 1.0, dtype=torch.float64), mean)
-            low, high = (low, middle) if float(below) > u else (middle + 1, high)
-        return low
     count, chance = 0, math.exp(-rate)
     while u >= chance and chance > 0:
         u -= chance
         count += 1
         chance *= rate / count
     return min(count, most)
+
+
+@dataclass(frozen=True, eq=False)
+class Calendar:
+    """All events of a simulated world.
+
+    outside_L  the clients that are not members at first
+    by_round   the events at the beginning of each round that has any: first the leaves, then the joins
+    """
+
+    outside_L: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    by_round: dict[int, tuple[Event, ...]] = field(default_factory=dict)
+
+
+def calendar_of(entries: Iterable[Events], setting: EventSetting) -> Calendar:
+    events: list[Event] = []
+    outside: set[int] = set()
+    for entry in sorted(entries, key=lambda entry: entry.drawn):  # a stable sort: random entries last
+        named = frozenset(int(e.client) for e in events) | frozenset(outside)
+        planned = entry.events(replace(setting, named=named))
+        events += planned.events
+        outside |= set(planned.outside)
+    own: dict[int, list[Event]] = {}
+    by_round: dict[int, list[Event]] = {}
+    for event in events:
+        if not 0 <= event.round < setting.rounds:
+            raise UserError(
+                f"client {event.client} would {event.kind} in round {event.round}, but rounds are 0 to "
+                f"{setting.rounds - 1}: give another round, or more rounds"
+            )
+        own.setdefault(int(event.client), []).append(event)
+        by_round.setdefault(event.round, []).append(event)
+    for found in own.values():
+        for before, after in itertools.pairwise(found):
+            if type(before) is type(after) or after.round <= before.round:
+                raise UserError(
+                    f"client {before.client} {before.kind}s in round {before.round} and {after.kind}s in round "
+                    f"{after.round}: joins and leaves alternate; list a client's events in the order they happen, each "
+                    "in a later round"
+                )
+    outside |= {client for client, found in own.items() if isinstance(found[0], Join)}
+    if len(outside) >= setting.clients and 0 not in by_round:
+        raise UserError("world.events leaves no member in the first round: let one client start without a Join")
+    in_order = {t: tuple(sorted(found, key=lambda e: isinstance(e, Join))) for t, found in by_round.items()}
+    return Calendar(torch.tensor(sorted(outside), dtype=torch.int64), in_order)
 
 
 KINDS = {"join": Join, "leave": Leave, "event-log": EventLog, "random-events": RandomEvents}

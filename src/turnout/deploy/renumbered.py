@@ -15,12 +15,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from turnout.data.federation import CentralSet, DataSpec, Device, Federation
+from turnout.data.federation import DataSpec, Device, Federation
 from turnout.data.labels import Public
 from turnout.errors import UserError
 from turnout.machine.table_files import open_table
 from turnout.types import Samples
-from turnout.world.client_names import ClientNames
+from turnout.world.enrolment import ClientNames
 from turnout.world.members import Members
 
 
@@ -69,19 +69,20 @@ class Renumbered:
     def central_test(self, members: Members | None = None) -> tuple[Tensor, Tensor] | None:
         return self.federation.central_test(self._members(members))
 
-    def central_set(self, members: Members | None = None) -> CentralSet | None:
-        return self.federation.central_set(self._members(members))
-
     def to(self, device: Device) -> Renumbered:
         return replace(self, federation=self.federation.to(device))
 
+    @property
     def groups(self) -> Tensor | None:
-        groups_N = self.federation.groups()
-        return None if groups_N is None else groups_N[self.inside(torch.arange(self.clients))]
+        return self._of_clients("groups")
 
+    @property
     def noisy(self) -> Tensor | None:
-        noisy_N = self.federation.noisy()
-        return None if noisy_N is None else noisy_N[self.inside(torch.arange(self.clients))]
+        return self._of_clients("noisy")
+
+    def _of_clients(self, name: str) -> Tensor | None:
+        found_N = getattr(self.federation, name, None)
+        return None if found_N is None else found_N[self.inside(torch.arange(self.clients))]
 
 
 def alone(federation: Federation, client: int | str) -> Federation:

@@ -1,0 +1,401 @@
+"""Aggregations that a hostile minority cannot steer: the result stays near most replies.
+
+One parameter at a time: coordinate median and trimmed mean (Yin et al., ICML 2018). Whole updates, by how far they are
+from one another: geometric median (RFA), Krum and multi-Krum. Updates cut to a length: norm clipping and centred
+clipping.
+
+A reply's weight is its votes: its share, the shares lent to it by a substitution, a boost. The result has the size of
+the weighted sum: Σ weight times the centre, so a missing share keeps the old model where the weighting wants that. A
+breakdown point is the share of the *weight of the replies* that may be hostile; with few replies that share is soon
+reached, and a client that overstates its samples has more of it (`Shares(by="uniform")` gives every client one vote).
+
+Aggregations that guard "updates" combine statistics, moments and uploads of terms as usual (a run warns about it);
+those that guard "replies" ignore everything of the replies they do not choose.
+
+Shape letters: R replies, r those of weight above 0, k those of them that are kept, P shared parameters, p a block of
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turnout.errors import check_settings
+from turnout.parts.aggregation import Combined
+from turnout.parts.updates import Updates
+
+BLOCK = 1 << 22  # numbers sorted or squared at a time: both make copies
+SORTED = 1 << 19  # the same on a CPU, where they fit into its cache
+ROUNDING = 1e-9  # of all weight: less than this is not a vote
+SETTLED = 1e-7  # a smaller relative gain ends Weiszfeld's steps
+HOSTILE = "[0, 0.5)"  # a share that may be hostile
+
+
+@dataclass(frozen=True)
+class Votes:
+    """The replies of weight above 0.
+
+    update_rP  their updates
+    weight_r   their weights, float64, on the device of the updates
+    client_r   their clients
+    row_r      their rows among all replies
+    """
+
+    update_rP: Tensor
+    weight_r: Tensor
+    client_r: Tensor
+    row_r: Tensor
+
+    @property
+    def total(self) -> float:
+        return float(self.weight_r.sum())
+
+
+class Robust(ABC):
+    """An aggregation that a hostile minority cannot steer. The result is Σ weight times the centre of the updates.
+
+    guards  what is protected from hostile clients: "updates", or whole "replies" (those not chosen have no effect)
+    """
+
+    linear: ClassVar[bool] = False
+    guards: ClassVar[str] = "updates"
+
+    def combine(self, updates: Updates, weight_R: Tensor) -> Tensor | Combined:
+        row_r = (weight_R > 0).nonzero().squeeze(1)
+        if not len(row_r):
+            return torch.zeros_like(updates.start_P)
+        update = updates.update_RP
+        rows_rP = update if len(row_r) == len(weight_R) else update[row_r.to(update.device)]
+        weight_r = weight_R[row_r].to(update.device, torch.float64)
+        votes = Votes(rows_rP, weight_r, updates.client_R[row_r.to(updates.client_R.device)], row_r)
+        found = self.centre(votes, len(weight_R))
+        if isinstance(found, Tensor):
+            return votes.total * found.to(rows_rP)
+        return Combined(votes.total * found.update_P.to(rows_rP), found.used_R, found.extra)
+
+    @abstractmethod
+    def centre(self, votes: Votes, replies: int) -> Tensor | Combined:
+        """The centre of the updates [P]; with a `Combined` also which of all replies were used, and columns."""
+
+
+# -- one parameter at a time
+
+
+def coordinate_median(update_rP: Tensor, weight_r: Tensor) -> Tensor:
+    """The weighted median of every column; halfway between two values where both qualify.
+
+    >>> coordinate_median(torch.tensor([[1.0], [2.0], [9.0]]), torch.tensor([1.0, 1.0, 1.0]))
+    tensor([2.])
+    >>> coordinate_median(torch.tensor([[1.0], [2.0], [9.0]]), torch.tensor([1.0, 1.0, 2.0]))
+    tensor([5.5000])
+    """
+    half = weight_r.sum() / 2
+
+    def middle(value_pr: Tensor, own_pr: Tensor) -> Tensor:
+        reached_pr = own_pr.cumsum(1)
+        low = (reached_pr >= half * (1 - ROUNDING)).to(torch.int8).argmax(1, keepdim=True)
+        high = (reached_pr > half * (1 + ROUNDING)).to(torch.int8).argmax(1, keepdim=True)
+        ends = [value_pr.gather(1, place.expand(len(value_pr), 1)) for place in (low, high)]
+        return ((ends[0] + ends[1]) / 2).squeeze(1)
+
+    return by_rank(update_rP, weight_r, middle)
+
+
+def trimmed_mean(update_rP: Tensor, weight_r: Tensor, share: float) -> Tensor:
+    """The weighted mean of every column without the `share` of the weight at either end; a reply at the edge counts
+    with the rest of its weight.
+
+    >>> trimmed_mean(torch.tensor([[-50.0], [1.0], [2.0], [3.0], [90.0]]), torch.ones(5), 0.2)
+    tensor([2.])
+    """
+    total = float(weight_r.sum())
+
+    def kept(value_pr: Tensor, own_pr: Tensor) -> Tensor:
+        reached_pr = own_pr.cumsum(1)
+        from_pr = (reached_pr - own_pr).clamp(min=share * total)
+        kept_pr = reached_pr.clamp(max=(1 - share) * total) - from_pr
+        kept_pr = torch.where(kept_pr > ROUNDING * total, kept_pr, 0.0)  # rounding times 1e30 would be large
+        return ((kept_pr * value_pr).sum(1) / kept_pr.sum(1)).to(value_pr.dtype)
+
+    return by_rank(update_rP, weight_r.double(), kept)
+
+
+def by_rank(update_rP: Tensor, weight_r: Tensor, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Apply a function of each column's sorted values and their weights, some columns at a time.
+
+    Where all weights are equal they are one row for all columns, and only the values are sorted. numpy's sort is
+    vectorised, torch's on a CPU is not.
+    """
+    alike, on_cpu = bool((weight_r == weight_r[0]).all()), update_rP.device.type == "cpu"
+    with_numpy = on_cpu and update_rP.dtype in (torch.float32, torch.float64)
+    found = []
+    for block_rp in update_rP.split(max(1, (SORTED if on_cpu else BLOCK) // len(update_rP)), 1):
+        block_pr = block_rp.T.contiguous()
+        if alike:
+            sorted_pr = torch.from_numpy(np.sort(block_pr.numpy(), 1)) if with_numpy else block_pr.sort(1)[0]
+            found.append(of(sorted_pr, weight_r[None]))
+        else:
+            order_pr = torch.from_numpy(np.argsort(block_pr.numpy(), 1)) if with_numpy else block_pr.argsort(1)
+            found.append(of(block_pr.gather(1, order_pr), weight_r[order_pr]))
+    return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class CoordinateMedian(Robust):
+    """med_c(D_c)_j for every parameter j (Yin et al. 2018, Algorithm 1, option I), by weight.
+
+    Breakdown point 1/2: with less than half of the weight hostile, every parameter stays between the smallest and the
+    largest honest value. Where clients' data differ it is not their mean, even without attackers.
+    """
+
+    by_parameter: ClassVar[bool] = True
+
+    def centre(self, votes: Votes, replies: int) -> Tensor:
+        return coordinate_median(votes.update_rP, votes.weight_r)
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Robust):
+    """(1 / (1 − 2β)m) Σ of what remains of (D_c)_j, c = 1..m, without the βm largest and the βm smallest (Yin et al.
+    2018, Algorithm 1, option II), by weight; `share` is β.
+
+    Breakdown point β: with at most that share of the weight hostile, every parameter stays between the smallest and the
+    largest honest value; with more it is unbounded. β = 0 is the weighted mean.
+    """
+
+    share: float = 0.2
+
+    by_parameter: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_settings(self, share=HOSTILE)
+
+    def centre(self, votes: Votes, replies: int) -> Tensor:
+        return trimmed_mean(votes.update_rP, votes.weight_r, self.share)
+
+
+# -- whole updates, by distance
+
+
+def lengths(update_rP: Tensor, from_P: Tensor | None = None) -> Tensor:
+    """The Euclidean length of each row, or its distance from a point, in double precision.
+
+    >>> lengths(torch.tensor([[3.0, 4.0]])), lengths(torch.tensor([[3.0, 4.0]]), torch.tensor([3.0, 3.0]))
+    (tensor([5.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
+    """
+    width = max(1, BLOCK // len(update_rP))
+    square_r = torch.zeros(len(update_rP), dtype=torch.float64, device=update_rP.device)
+    for i, block_rp in enumerate(update_rP.split(width, 1)):
+        block_rp = block_rp.double()
+        if from_P is not None:
+            block_rp = block_rp - from_P[i * width : (i + 1) * width]
+        square_r += block_rp.square().sum(1)
+    return square_r.sqrt()
+
+
+def geometric_median(update_rP: Tensor, weight_r: Tensor, steps: int = 16, smoothing: float = 1e-6) -> Tensor:
+    """Weiszfeld's steps: z ← T(z) = Σ β_c D_c / Σ β_c with β_c = α_c / ‖z − D_c‖.
+
+    They start at the coordinate median: from the mean, one far update would cost dozens of steps. Where z is one of the
+    updates, which would divide by 0, the sums are over the others, with pull r = ‖T(z) − z‖ Σ β_c, and the step is
+    shortened to z + (1 − η / r) (T(z) − z), η = Σ α_c of the updates at z (nearer than ν); where r <= η, z is the
+    median (Vardi and Zhang, PNAS 2000).
+
+    >>> four = torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 1.0], [1.0, -1e6]])
+    >>> [round(abs(value), 4) for value in geometric_median(four, torch.ones(4)).tolist()]
+    [1.0, 0.0]
+    """
+    z_P, before = coordinate_median(update_rP, weight_r), math.inf
+    for _ in range(steps):
+        distance_r = lengths(update_rP, z_P)
+        cost, here_r = float((weight_r * distance_r).sum()), distance_r < smoothing
+        if before - cost <= SETTLED * cost or bool(here_r.all()):
+            break
+        before, pull_r = cost, torch.where(here_r, 0.0, weight_r / distance_r)
+        there_P = (pull_r / pull_r.sum()).to(update_rP) @ update_rP
+        if bool(here_r.any()):
+            pull = float(lengths(there_P[None], z_P) * pull_r.sum())
+            part = 1 - float(weight_r[here_r].sum()) / max(pull, 1e-300)
+            there_P = z_P + max(0.0, part) * (there_P - z_P)
+        z_P = there_P
+    return z_P
+
+
+@dataclass(frozen=True)
+class GeometricMedian(Robust):
+    """argmin_z Σ α_c ‖z − D_c‖, α_c the weights: RFA (Pillutla, Kakade, Harchaoui, IEEE TSP 2022, Algorithm 2).
+
+    steps      most steps of Weiszfeld's algorithm; the paper finds three enough, from the mean
+    smoothing  ν: an update nearer than this counts as being at z, and is not divided by its distance
+
+    Breakdown point 1/2: with a share a < 1/2 of the weight hostile it is no further than 2 (1 − a) / (1 − 2a) times the
+    largest honest length from the origin.
+    """
+
+    steps: int = 16
+    smoothing: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_settings(self, steps="[1, inf)", smoothing="(0, inf)")
+
+    def centre(self, votes: Votes, replies: int) -> Tensor:
+        return geometric_median(votes.update_rP, votes.weight_r, self.steps, self.smoothing)
+
+
+def squared_distances(update_rP: Tensor) -> Tensor:
+    """‖D_i − D_j‖² of every two rows, in double precision."""
+    blocks = update_rP.split(max(1, BLOCK // len(update_rP)), 1)
+    inner_rr = torch.stack([(block_rp := block.double()) @ block_rp.T for block in blocks]).sum(0)
+    own_r = inner_rr.diagonal()
+    return (own_r[:, None] + own_r[None] - 2 * inner_rr).clamp(min=0)
+
+
+def krum_scores(square_rr: Tensor, vote_r: Tensor, neighbours: int) -> Tensor:
+    """The sum of each reply's squared distances to this many nearest votes of others.
+
+    A reply has `vote_r` votes, one each where all weights are equal. Its own further votes are at distance 0, so a
+    share lent to a stand-in counts like a second, equal reply.
+
+    >>> square = squared_distances(torch.tensor([[0.0], [1.0], [3.0], [9.0]]))
+    >>> krum_scores(square, torch.ones(4), 2).tolist()
+    [10.0, 5.0, 13.0, 100.0]
+    >>> krum_scores(square, torch.tensor([1.0, 2.0, 1.0, 0.0]), 2).tolist()
+    [2.0, 1.0, 8.0, 100.0]
+    """
+    further_r = (vote_r.double() - 1).clamp(min=0)
+    votes_rr = vote_r.double().expand_as(square_rr).diagonal_scatter(further_r)
+    near_rr, order_rr = square_rr.sort(1)
+    vote_rr = votes_rr.gather(1, order_rr)
+    left_rr = (neighbours - (vote_rr.cumsum(1) - vote_rr)).clamp(min=0)
+    return (near_rr * vote_rr.minimum(left_rr)).sum(1)
+
+
+@dataclass(frozen=True)
+class Krum(Robust):
+    """The one update with the smallest Σ ‖D_i − D_j‖² over its m − f − 2 nearest others j (Blanchard et al., NeurIPS
+    2017), m the replies; `share` is f / m.
+
+    Breakdown point: f replies where m ≥ 2f + 3, so just below 1/2. Weights are votes: a stand-in's reply has those of
+    the clients it stands for. Replies that are not chosen have no effect: their clients keep their state.
+    """
+
+    share: float = 0.2
+
+    guards: ClassVar[str] = "replies"
+
+    def __post_init__(self) -> None:
+        check_settings(self, share=HOSTILE)
+
+    def kept(self, replies: int, hostile: int) -> int:
+        """How many of the replies are used."""
+        return 1
+
+    def centre(self, votes: Votes, replies: int) -> Combined:
+        """The mean, by weight, of the replies with the smallest scores (ties by client); the others are unused."""
+        counted = len(votes.row_r)
+        hostile = math.ceil(self.share * counted - ROUNDING)
+        vote_r = votes.weight_r * counted / votes.total
+        score_r = krum_scores(squared_distances(votes.update_rP), vote_r, max(1, counted - hostile - 2)).cpu()
+        unit = float(score_r.median()) or float(score_r.mean()) or 1.0
+        level_r = (score_r / (ROUNDING * unit)).round()  # equal except for rounding: equal
+        by_client_r = votes.client_r.cpu().argsort()
+        best_r = by_client_r[level_r[by_client_r].argsort(stable=True)]
+        rows_k = best_r[: max(1, self.kept(counted, hostile))].sort().values
+        used_R = torch.zeros(replies, dtype=torch.bool).index_fill(0, votes.row_r[rows_k].cpu(), True)
+        rows_k = rows_k.to(votes.weight_r.device)
+        weight_k = votes.weight_r[rows_k]
+        mean_P = (weight_k / weight_k.sum()).to(votes.update_rP) @ votes.update_rP[rows_k]
+        return Combined(mean_P, used_R, {"left_out": float(replies - len(rows_k))})
+
+
+@dataclass(frozen=True)
+class MultiKrum(Krum):
+    """The mean, by weight, of the k updates with Krum's smallest scores (Blanchard et al. 2017, §4).
+
+    share  f / m, as for Krum
+    keep   k / m, the share of the replies that is kept; None: m − f of them
+
+    Breakdown point as Krum's, f of m ≥ 2f + 3, where k <= m − f.
+    """
+
+    keep: float | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, share=HOSTILE, keep="(0, 1]")
+
+    def kept(self, replies: int, hostile: int) -> int:
+        return replies - hostile if self.keep is None else round(self.keep * replies)
+
+
+# -- updates cut to a length
+
+
+def clipped_mean(votes: Votes, limit: float | None, centre_P: Tensor | None = None) -> tuple[Tensor, int]:
+    """v + Σ α_c (D_c − v) min(1, τ / ‖D_c − v‖) with α_c = weight / Σ weight, and how many were cut."""
+    length_r = lengths(votes.update_rP, centre_P)
+    most = coordinate_median(length_r[:, None], votes.weight_r) if limit is None else length_r.new_tensor(limit)
+    factor_r = (most / length_r.clamp(min=1e-300)).clamp(max=1.0)
+    part_r = factor_r * votes.weight_r / votes.total
+    mean_P = part_r.to(votes.update_rP) @ votes.update_rP
+    if centre_P is not None:
+        mean_P = mean_P + (1 - part_r.sum()).to(centre_P) * centre_P
+    return mean_P, int((factor_r < 1 - 1e-12).sum())
+
+
+@dataclass(frozen=True)
+class NormClip(Robust):
+    """Σ weight_c D_c min(1, M / ‖D_c‖) (Sun et al. 2019): no client moves the model further than its share of M.
+
+    limit  M; None: the median length of the round's updates, by weight, so that half of the replies are cut
+
+    It bounds the effect of a minority and does not undo it: a share a of the weight moves the model by at most a M, in
+    any direction. With a number for M that holds for every a (no breakdown); the median length breaks down at 1/2.
+    """
+
+    limit: float | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, limit="(0, inf]")
+
+    def centre(self, votes: Votes, replies: int) -> Combined:
+        mean_P, cut = clipped_mean(votes, self.limit)
+        return Combined(mean_P, extra={"clipped": float(cut)})
+
+
+@dataclass(frozen=True)
+class CentredClip(Robust):
+    """v ← v + Σ α_c (D_c − v) min(1, τ / ‖D_c − v‖), a few times (Karimireddy, He, Jaggi 2021, Algorithm 2).
+
+    limit  τ; None: the median distance from v, by weight
+    steps  how often
+
+    The paper starts at the last round's v and needs momentum for it; here v starts at the round's coordinate median,
+    because the cohort changes from round to round. Breakdown point 1/2 (of the start and of the median distance); each
+    step adds at most τ times the hostile share.
+    """
+
+    limit: float | None = None
+    steps: int = 3
+
+    def __post_init__(self) -> None:
+        check_settings(self, limit="(0, inf]", steps="[1, inf)")
+
+    def centre(self, votes: Votes, replies: int) -> Combined:
+        v_P, cut = coordinate_median(votes.update_rP, votes.weight_r), 0
+        for _ in range(self.steps):
+            v_P, cut = clipped_mean(votes, self.limit, v_P)
+        return Combined(v_P, extra={"clipped": float(cut)})
+
+
+KINDS = {
+    "coordinate-median": CoordinateMedian, "trimmed-mean": TrimmedMean, "geometric-median": GeometricMedian,
+    "krum": Krum, "multi-krum": MultiKrum, "norm-clip": NormClip, "centred-clip": CentredClip,
+}  # fmt: skip
