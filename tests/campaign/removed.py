@@ -25,7 +25,7 @@ import importlib.metadata as metadata, sys
 found = metadata.entry_points
 metadata.entry_points = lambda **which: [one for one in found(**which) if not one.value.startswith("turnout_papers")]
 sys.modules["turnout_papers"] = None
-"""  # sitecustomize.py of a Python that has the papers installed, as if it had not
+"""  # which Python imports at its start: as if the papers were not installed
 
 
 def core_tests(tests: Path) -> list[Path]:
