@@ -35,7 +35,7 @@ def test_a_round_runs_through_few_files_functions_and_kinds_of_records():
     assert len(plain.functions) <= 110
     assert plain.switches <= 100
     assert len(plain.records) <= 20
-    assert len(full.files) <= 55
+    assert len(full.files) <= 56
     assert len(full.functions) <= 230
     assert len(full.records) <= 33
 
