@@ -16,7 +16,6 @@ from turnout.errors import UserError
 from turnout.parts.aggregation import Combined, combined_of
 from turnout.parts.robust import coordinate_median, geometric_median, trimmed_mean
 from turnout.parts.updates import Updates
-from turnout.running.tracks.preflight import preflight
 from turnout.types import Turnout
 from worlds import local_updates, play, ready, world
 
@@ -299,6 +298,11 @@ def test_absent_clients_are_invisible_to_all_of_them():
             "use GeometricMedian, MultiKrum or NormClip",
         ),
         ({"aggregation": to.aggregation.Krum(), "mixing": to.mixing.FedAMP()}, "leave one of them out"),
+        (
+            {"aggregation": to.aggregation.Krum(), "terms": (to.terms.Elastic(fisher_keep=0.1),)},
+            "leave fisher_keep out",
+        ),
+        ({"aggregation": to.aggregation.Krum(), "terms": (to.terms.Elastic(memory=True),)}, "leave memory out"),
         ({"aggregation": to.aggregation.NormClip(), "substitution": to.substitution.Stale()}, "use Friends or Spread"),
     ],
 )
@@ -321,22 +325,6 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(settings, says: str):
 def test_settings_that_cannot_be_are_refused(make):
     with pytest.raises(UserError):
         make()
-
-
-def test_a_way_past_the_aggregation_is_told_before_the_first_round():
-    data = to.data.Digits(clients=4)
-    experiment = to.Experiment(to.World(data))
-    for aggregation, outbox in (
-        (to.aggregation.CoordinateMedian(), 1),
-        (to.aggregation.MultiKrum(), 0),
-        (to.aggregation.WeightedSum(), 0),
-    ):
-        algorithm = to.Algorithm(terms=(to.terms.Scaffold(),), aggregation=aggregation)
-        assert len(preflight(experiment, algorithm, data.load(0, None), drop_single=True)) == outbox
-    assert (
-        preflight(experiment, to.Algorithm(aggregation=to.aggregation.Krum()), data.load(0, None), drop_single=True)
-        == []
-    )
 
 
 def test_ternary_messages_can_be_judged_whole():

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.rng import rng
-from turnout.types import Turnout
+from turnout.types import Tensors, Turnout
 
 Share = float | tuple[int, ...]  # of the clients, drawn by the seed; or which they are, by number
 
@@ -59,6 +59,10 @@ class Attack:
         """What the attackers send [h, P], before it is encoded."""
         return scene.own_hP
 
+    def beside(self, value_h: Tensor) -> Tensor:
+        """What the attackers send of anything else [h, ...]: one statistic, moment or upload of a term."""
+        return value_h
+
     def work(self, turnout: Turnout, hostile_C: Tensor) -> Turnout:
         """How much work is claimed; absent clients stay absent."""
         return turnout
@@ -92,6 +96,20 @@ class Attackers:
                 forged_hP = attack.update(Scene(t, self.seed, client_R.cpu(), update_RP, hostile_R))
                 update_RP[hostile_R.to(update_RP.device)] = forged_hP.to(update_RP)
         return update_RP
+
+    def sent_beside(self, tensors: Tensors, client_R: Tensor) -> Tensors:
+        """Statistics, moments or uploads of a term as the clients send them; what clients keep is not changed."""
+        hostile_R = self.among(client_R)
+        if not bool(hostile_R.any()):
+            return tensors
+        found = Tensors()
+        for name, value in tensors.items():
+            value_h = value[hostile_R.to(value.device)]
+            for attack in self.attacks:
+                value_h = attack.beside(value_h)
+            found[name] = value.clone()
+            found[name][hostile_R.to(value.device)] = value_h.to(value)
+        return found
 
     def claimed_work(self, turnout: Turnout) -> Turnout:
         hostile_C = self.among(turnout.client_C) & turnout.present_C
@@ -212,6 +230,19 @@ class InnerProduct(Attack):
 
 
 @dataclass(frozen=True)
+class Beside(Attack):
+    """Sends an honest update, and something else for all that goes beside it: statistics, moments, uploads of terms.
+
+    strength  how many times what an honest client would send; negative: the opposite
+    """
+
+    strength: float = -100.0
+
+    def beside(self, value_h: Tensor) -> Tensor:
+        return self.strength * value_h.double()
+
+
+@dataclass(frozen=True)
 class FreeRider(Attack):
     """Does not train: sends an update of zeros and claims complete work."""
 
@@ -269,4 +300,5 @@ KINDS = {
     "alie": ALIE,
     "inner-product": InnerProduct,
     "free-rider": FreeRider,
+    "beside": Beside,
 }
