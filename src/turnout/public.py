@@ -80,6 +80,7 @@ class aggregation:  # noqa: N801
         GeometricMedian,
         Krum,
         MultiKrum,
+        NearestMixing,
         NormClip,
         TrimmedMean,
     )

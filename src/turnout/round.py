@@ -194,7 +194,13 @@ def weigh(
     if algorithm.aggregation.linear:  # elsewhere weights are votes, and a newcomer has no more than its share
         weight_C = algorithm.membership.boost_of(roster, turnout.client_C, updates.t) * weight_C
     if substitutes is not None:
-        weight_C = weight_C + substitutes.borrowed_C
+        borrowed_C = substitutes.borrowed_C
+        if not algorithm.aggregation.linear:  # who is a friend of many has one vote more; the others go to all
+            borrowed_C = borrowed_C.minimum(weight_C)
+            borrowed_C = borrowed_C + weight_C * (
+                (substitutes.borrowed_C.sum() - borrowed_C.sum()) / weight_C.sum().clamp(min=1e-300)
+            )
+        weight_C = weight_C + borrowed_C
     return weight_C * factor_C, substitutes, old_P
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -14,7 +15,8 @@ from torch import Tensor
 import turnout as to
 from turnout.errors import UserError
 from turnout.parts.aggregation import Combined, combined_of
-from turnout.parts.robust import coordinate_median, geometric_median, trimmed_mean
+from turnout.parts.robust import Votes, coordinate_median, geometric_median, in_buckets, mixed, trimmed_mean
+from turnout.parts.substitution.base import Substitutes
 from turnout.parts.updates import Updates
 from turnout.types import Turnout
 from worlds import local_updates, play, ready, world
@@ -27,6 +29,7 @@ ROBUST = [
     to.aggregation.MultiKrum(0.4),
     to.aggregation.NormClip(),
     to.aggregation.CentredClip(),
+    to.aggregation.NearestMixing(share=0.4, bucket=1),
 ]
 WHOLE = [
     part for part in ROBUST if not isinstance(part, to.aggregation.NormClip)
@@ -162,6 +165,40 @@ def test_centred_clipping_steps_as_often_as_asked():
     assert float(centre(to.aggregation.CentredClip(2.0, steps=2), rows)) == pytest.approx(8 / 9)
 
 
+def test_nearest_mixing_is_the_papers_mean_of_the_nearest():
+    """m = 4, f = 1: each is the mean of its three nearest, itself included: 1, 1, 1 and 31, of which the rule takes the
+    median. Where the second reply has two votes of five, three votes are 0, 1, 1; 1, 1, 0; 2, 1, 1 and 90, 2, 1."""
+    rows = [[0.0], [1.0], [2.0], [90.0]]
+    assert float(centre(to.aggregation.NearestMixing(share=0.25, bucket=1), rows)) == pytest.approx(1.0)
+    found = mixed(torch.tensor(rows, dtype=torch.float64), torch.tensor([1.0, 2.0, 1.0, 1.0]).double(), 0.4)
+    torch.testing.assert_close(found.squeeze(1), torch.tensor([2 / 3, 2 / 3, 4 / 3, 31.0]).double())
+
+
+def test_buckets_are_means_of_some_replies_each_in_one_of_them_and_drawn_anew():
+    rows, weight = torch.randn(7, 3, dtype=torch.float64), torch.arange(1.0, 8.0, dtype=torch.float64)
+    votes = [Votes(rows, weight, torch.arange(7), torch.arange(7), (0, t)) for t in range(2)]
+    first, second = (in_buckets(v, 2) for v in votes)
+    assert len(first.weight_r) == 4
+    torch.testing.assert_close(first.weight_r @ first.update_rP, weight @ rows)
+    assert float(first.weight_r.sum()) == 28
+    assert not torch.equal(first.update_rP, second.update_rP)
+    other = torch.tensor([3, 0, 6, 2, 1, 5, 4])
+    moved = in_buckets(replace(votes[0], update_rP=rows[other], weight_r=weight[other], client_r=other), 2)
+    torch.testing.assert_close(moved.update_rP, first.update_rP)
+
+
+def test_nearest_mixing_of_unlike_clients_is_nearer_their_mean_than_its_rule():
+    """Each of 20 clients changes a fifth of the columns, as with labels of its own: the median of most columns is 0."""
+    generator = torch.Generator().manual_seed(6)
+    rows = 1.0 + 0.3 * torch.randn(20, 200, generator=generator, dtype=torch.float64)
+    rows *= torch.rand(20, 200, generator=generator) < 0.2
+    away = [
+        float((centre(part, rows) - rows.mean(0)).norm())
+        for part in (to.aggregation.NearestMixing(), to.aggregation.CoordinateMedian())
+    ]
+    assert away[0] < 0.7 * away[1]
+
+
 # -- promises of all of them
 
 
@@ -266,6 +303,22 @@ def test_a_friends_vote_is_the_missing_clients_too():
     assert record.weight_sum == pytest.approx(1.0)
 
 
+class LentToTheFirst(to.substitution.Friends):
+    """All missing shares go to the first client."""
+
+    def lend(self, state, share_C, counts_C, updates):
+        return Substitutes(torch.zeros_like(share_C).index_fill(0, torch.tensor([0]), float(share_C[~counts_C].sum())))
+
+
+@pytest.mark.parametrize("part", [to.aggregation.CoordinateMedian(), to.aggregation.WeightedSum()], ids=str)
+def test_a_friend_of_many_has_one_vote_more_and_the_others_go_to_all(part):
+    """Six equal clients, three missing: of 3/6 lent to one, 1/6 stays with it and 2/6 are spread over three."""
+    given = world([8] * 6, 1.0, 0, 0, 0, 1.0, 1.0, substitution=LentToTheFirst(), aggregation=part)
+    _, (record,) = play(ready(given))
+    expected = [4 / 6, 1 / 6, 1 / 6] if part.linear else [2 / 6 + 1 / 9, 1 / 6 + 1 / 9, 1 / 6 + 1 / 9]
+    assert record.clients["weight"][[0, 4, 5]].tolist() == pytest.approx(expected)
+
+
 def test_whom_krum_does_not_choose_leaves_no_trace():
     change_P, own_CP, record = moved(aggregation=to.aggregation.Krum(0.2), weighting=to.weighting.FedAvg())
     weight_C = record.clients["weight"]
@@ -318,6 +371,8 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(settings, says: str):
         lambda: to.aggregation.Krum(-0.1),
         lambda: to.aggregation.MultiKrum(keep=0.0),
         lambda: to.aggregation.NormClip(0.0),
+        lambda: to.aggregation.NearestMixing(bucket=0),
+        lambda: to.aggregation.NearestMixing(to.aggregation.WeightedSum()),
         lambda: to.aggregation.CentredClip(steps=0),
         lambda: to.aggregation.GeometricMedian(smoothing=0.0),
     ],

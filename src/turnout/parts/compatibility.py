@@ -74,7 +74,7 @@ def _check_late(algorithm: Any) -> None:
 
 
 def _check_robust(algorithm: Any) -> None:
-    """Refuse a robust aggregation where it has no effect or does not protect, or where updates are too sparse for it."""
+    """Refuse a robust aggregation where it has no effect or does not protect, or where updates are too sparse."""
     aggregation, compression = algorithm.aggregation, algorithm.compression
     name, keep = type(aggregation).__name__, getattr(compression, "keep", 1.0)
     if not isinstance(aggregation, Robust):
@@ -85,7 +85,8 @@ def _check_robust(algorithm: Any) -> None:
             f"{type(algorithm.mixing).__name__} mixes itself: leave one of them out"
         )
     for term in algorithm.terms:
-        if isinstance(term, TermTraits) and not term.comparable:
+        differs = isinstance(term, TermTraits) and not term.comparable
+        if differs:
             raise UserError(
                 f"algorithm.aggregation = {name} protects uploads entry by entry, and the entries that the term "
                 f"{term.name!r} uploads mean something else for each client: let it upload all of them (Elastic: leave "
@@ -93,8 +94,8 @@ def _check_robust(algorithm: Any) -> None:
             )
         if remembers(term):
             raise UserError(
-                f"algorithm.aggregation = {name} does not protect what the term {term.name!r} keeps of clients that have "
-                "left: let it forget them (Elastic: leave memory out)"
+                f"algorithm.aggregation = {name} does not protect what the term {term.name!r} keeps of clients that "
+                "have left: let it forget them (Elastic: leave memory out)"
             )
     if getattr(aggregation, "by_parameter", False) and keep < 0.5:
         raise UserError(

@@ -22,16 +22,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.errors import check_settings
-from turnout.parts.aggregation import Combined, combined_of
+from turnout.errors import UserError, check_settings
+from turnout.parts.aggregation import Aggregation, Combined, combined_of
 from turnout.parts.updates import Updates
+from turnout.rng import rng
 
 BLOCK = 1 << 22  # numbers sorted or squared at a time: both make copies
 SORTED = 1 << 19  # the same on a CPU, where they fit into its cache
@@ -48,6 +49,7 @@ class Votes:
     weight_r   their weights, float64, on the device of the updates
     client_r   their clients
     row_r      their rows among all replies
+    address    seed and round, for what is drawn
     beside     what else they sent, [r, X] each
     """
 
@@ -55,6 +57,7 @@ class Votes:
     weight_r: Tensor
     client_r: Tensor
     row_r: Tensor
+    address: tuple[int, int]
     beside: tuple[Tensor, ...] = ()
 
     @property
@@ -88,9 +91,8 @@ class Robust(ABC):
         sent = [value for tensors in (updates.states, *updates.uploads.values()) for value in tensors.values()]
         weight_r = weight_R[row_r].to(updates.update_RP.device, torch.float64)
         client_r = updates.client_R[row_r.to(updates.client_R.device)]
-        votes = Votes(
-            rows(updates.update_RP), weight_r, client_r, row_r, tuple(rows(value) for value in sent if value.numel())
-        )
+        beside = tuple(rows(value) for value in sent if value.numel())
+        votes = Votes(rows(updates.update_RP), weight_r, client_r, row_r, (updates.seed, updates.t), beside)
         found, guarded = combined_of(self.centre(votes, len(weight_R))), None
         centre_P = found.update_P.to(updates.update_RP)
         if found.used_R is None:
@@ -359,6 +361,65 @@ class MultiKrum(Krum):
         return replies - hostile if self.keep is None else round(self.keep * replies)
 
 
+# -- updates mixed with their neighbours
+
+
+def mixed(update_rP: Tensor, weight_r: Tensor, share: float) -> Tensor:
+    """Each row becomes the mean, by weight, of the rows nearest to it that have 1 − share of all weight; itself first.
+
+    >>> mixed(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), torch.ones(4).double(), 0.25).squeeze(1).tolist()
+    [1.0, 1.0, 1.0, 31.0]
+    """
+    order_rr = squared_distances(update_rP).fill_diagonal_(-1.0).argsort(stable=True)
+    own_rr = weight_r[order_rr]
+    left_rr = ((1 - share) * weight_r.sum() - (own_rr.cumsum(1) - own_rr)).clamp(min=0)
+    part_rr = torch.zeros_like(own_rr).scatter(1, order_rr, own_rr.minimum(left_rr))
+    return (part_rr / part_rr.sum(1, keepdim=True)).to(update_rP) @ update_rP
+
+
+def in_buckets(votes: Votes, size: int) -> Votes:
+    """Votes of buckets: means, by weight, of so many replies at a time, drawn anew in each round."""
+    count, home = -(-len(votes.client_r) // size), votes.weight_r.device
+    place_r = torch.randperm(len(votes.client_r), generator=rng(*votes.address, "buckets")) // size
+    bucket_r = torch.empty_like(place_r).index_copy(0, votes.client_r.cpu().argsort(), place_r).to(home)
+    part_br = torch.zeros(count, len(place_r), dtype=torch.float64, device=home)
+    part_br[bucket_r, torch.arange(len(place_r), device=home)] = votes.weight_r
+    weight_b = part_br.sum(1)
+    update_bP = (part_br / weight_b[:, None]).to(votes.update_rP) @ votes.update_rP
+    return replace(votes, update_rP=update_bP, weight_r=weight_b, client_r=torch.arange(count), beside=())
+
+
+@dataclass(frozen=True)
+class NearestMixing(Robust):
+    """A rule applied to means of neighbours: D_i <- mean of the m − f updates nearest to D_i, of m replies (Allouah et
+    al., AISTATS 2023, NNM), where a reply is first the mean of a bucket of them (Karimireddy, He, Jaggi, ICLR 2022).
+
+    rule    the aggregation of the means, such as CoordinateMedian
+    share   the hostile share it is set for: f / m without buckets; one hostile client spoils a bucket, so that f / m is
+            `bucket` times as much, at most 0.49
+    bucket  replies in a bucket; 1: none
+
+    For clients whose data differ: buckets are more alike than clients, and means of neighbours still more, so that
+    without attackers the rule is near the mean of all. Weights are votes.
+    """
+
+    rule: Aggregation = field(default_factory=CoordinateMedian)
+    share: float = 0.2
+    bucket: int = 2
+
+    def __post_init__(self) -> None:
+        check_settings(self, share=HOSTILE, bucket="[1, inf)")
+        if not isinstance(self.rule, Robust):
+            raise UserError(f"NearestMixing(rule={type(self.rule).__name__}): a robust rule, such as CoordinateMedian")
+
+    def centre(self, votes: Votes, replies: int) -> Combined:
+        assert isinstance(self.rule, Robust)
+        votes = in_buckets(votes, self.bucket)
+        near_bP = mixed(votes.update_rP, votes.weight_r, min(self.bucket * self.share, 0.49))
+        found = combined_of(self.rule.centre(replace(votes, update_rP=near_bP), replies))
+        return replace(found, used_R=None)
+
+
 # -- updates cut to a length
 
 
@@ -431,4 +492,5 @@ class CentredClip(Robust):
 KINDS = {
     "coordinate-median": CoordinateMedian, "trimmed-mean": TrimmedMean, "geometric-median": GeometricMedian,
     "krum": Krum, "multi-krum": MultiKrum, "norm-clip": NormClip, "centred-clip": CentredClip,
+    "nearest-mixing": NearestMixing,
 }  # fmt: skip

@@ -196,7 +196,7 @@ class TermTraits:
 
     @property
     def comparable(self) -> bool:
-        """Whether an entry of an upload means the same for every client, so that a robust aggregation may combine it."""
+        """Whether an entry of an upload means the same for every client, so that it has a median."""
         return True
 
     @property
