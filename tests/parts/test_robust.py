@@ -253,6 +253,20 @@ def test_the_breakdown_point_of_the_trimmed_mean_is_its_share():
     assert float(centre(to.aggregation.TrimmedMean(0.2), with_hostile(2, 1e9)).max()) < -1e6
 
 
+def test_the_breakdown_point_of_nearest_mixing_is_its_share_with_and_without_buckets():
+    """Two hostile of ten are a fifth, three are more; in which bucket each is is drawn anew in every round."""
+    honest = 1.0 + 0.1 * cloud(7, 8, 4)
+    for bucket in (1, 2):
+        part, found = to.aggregation.NearestMixing(share=0.2, bucket=bucket), dict[int, list[Tensor]]()
+        for hostile in (2, 3):
+            rows = torch.cat([honest[: 10 - hostile], torch.full((hostile, 4), -1e9, dtype=torch.float64)])
+            weight_R = torch.full((10,), 0.1, dtype=torch.float64)
+            rounds = [replace(updates_of(rows), t=t) for t in range(8)]
+            found[hostile] = [combined_of(part.combine(updates, weight_R)).update_P for updates in rounds]
+        assert min(float(update_P.min()) for update_P in found[2]) > 0.5
+        assert min(float(update_P.max()) for update_P in found[3]) < -1e6
+
+
 def test_norm_clipping_with_a_limit_has_no_breakdown_point_but_moves_by_the_hostile_share():
     for hostile in (1, 6, 60):
         found, share = centre(to.aggregation.NormClip(0.5), with_hostile(hostile, 1e9)), hostile / (6 + hostile)
