@@ -106,11 +106,11 @@ def has_locks(folder: Path) -> bool:
     """Whether the file system of a folder that can be written has the locks that SQLite needs."""
     if fcntl is None:
         return True
-    with tempfile.TemporaryFile(dir=folder) as file:
-        try:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno not in NO_LOCKS
+    except OSError as error:  # another error is for the caller, when it writes
+        return error.errno not in NO_LOCKS
     return True
 
 

@@ -91,7 +91,7 @@ def connect(path: Path, create: bool) -> sqlite3.Connection:
     uri = path.absolute().as_uri()
     writable = create or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
     with explained(path):
-        locks = not writable or has_locks(path.parent)
+        locks = not writable or has_locks(path.parent.absolute())
         if create:
             mode = "mode=rwc" if locks else "mode=rwc&nolock=1"
         elif writable and locks:
