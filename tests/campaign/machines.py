@@ -192,7 +192,7 @@ def simulate(name: str, machine: Machine, out: Path) -> Found:
         python = other_python(out) if name == "another Python" else sys.executable
         before, environment = surroundings(machine, folder)
     except Missing as why:
-        return Found(f"not run: {why}")
+        return Found(f"left out: {why}")
     wrong, apart = [], None
     for turn in ("first", "second"):
         command = [*before, python, str(HERE / "machines.py"), "--numbers", str(folder / turn)]
@@ -357,7 +357,7 @@ def main() -> None:
     kept = options.out / "found.json"
     found = {name: Found(**one) for name, one in json.loads(kept.read_text()).items()} if kept.exists() else {}
     for name in options.only:
-        if name not in found or found[name].is_wrong or found[name].result.startswith("not run"):
+        if name not in found or found[name].is_wrong or found[name].result.startswith("left out"):
             found[name] = simulate(name, MACHINES[name], options.out)
             print(f"{name}: {found[name].result} ({found[name].seconds:.0f} s)", flush=True)
         found = {name: found[name] for name in MACHINES if name in found}

@@ -104,8 +104,8 @@ def test_a_machine_without_its_tools_is_not_run_and_the_table_says_why(machines:
         "close": machines.Found("bits equal; 4 passed", 2.3e-7),
     }
     assert machines.table(found).splitlines()[2:] == [
-        "| no tool | not run: no no-such-tool |  |",
-        "| no such processor | not run: this processor has no no-such-set |  |",
+        "| no tool | left out: no no-such-tool |  |",
+        "| no such processor | left out: this processor has no no-such-set |  |",
         "| close | bits equal; 4 passed | 2e-07 |",
     ]
 
