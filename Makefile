@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Many tests start programs, which begin sooner where what is imported was compiled before.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-gpu campaign mutants bench docs wheel format clean
+.PHONY: demo test test-slow test-gpu test-machines campaign mutants bench docs wheel format clean
 
 demo: $(READY)
 	$(BIN)/turnout run
@@ -39,6 +39,13 @@ mutants: $(READY)
 test-gpu:
 	$(PYTHON) -c "import torch; torch.cuda.is_available() or exit('no GPU here')"
 	PYTHONPATH=src:papers $(PYTHON) -m pytest -n 8 -p no:benchmark
+
+# Other machines, simulated: docs/install.md has the table. It continues what is in machines-out; the packages are
+# Debian's, and a machine whose tools are missing is left out, with the reason. Some: MACHINES='--only "one core" clang'
+PACKAGES := clang gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user locales util-linux python3 python3-venv
+test-machines: $(READY)
+	-apt-get install -y --no-install-recommends $(PACKAGES)
+	$(BIN)/python tests/campaign/machines.py --out machines-out $(MACHINES)
 
 # The documentation as a site, site/index.html: readable without a network.
 docs: $(READY)

@@ -168,3 +168,17 @@ def test_of_two_simultaneous_starts_one_runs_and_one_is_told(tmp_path: Path) -> 
         assert words.count("ran") == 1, words
         assert not [word for word in words if word.startswith("broke")], words
         assert same(folder / "records.sqlite", tmp_path / "whole" / "records.sqlite") == []
+
+
+def test_a_run_on_a_file_system_without_locks_is_the_same(tmp_path: Path) -> None:
+    """Neither flock nor fcntl: the records are written without SQLite's own locks, also after a resume."""
+    shim = Path(__file__).parents[1] / "campaign" / "no_locks.c"
+    subprocess.run(["cc", "-shared", "-fPIC", str(shim), "-o", str(tmp_path / "no_locks.so"), "-ldl"], check=True)
+    environment = os.environ | {"LD_PRELOAD": str(tmp_path / "no_locks.so")}
+    command = [sys.executable, "-m", "turnout", "run", "digits", "--out", "out", "--quiet"]
+    for more in (["--set", "rounds=2"], ["--set", "rounds=3", "--resume"]):
+        done = subprocess.run([*command, *more], capture_output=True, text=True, cwd=tmp_path, env=environment)
+        assert done.returncode == 0, done.stderr
+    undisturbed = subprocess.run([*command[:-2], "whole", "--quiet", "--set", "rounds=3"], cwd=tmp_path)
+    assert undisturbed.returncode == 0
+    assert same(tmp_path / "out" / "records.sqlite", tmp_path / "whole" / "records.sqlite") == []

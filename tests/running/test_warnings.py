@@ -4,6 +4,9 @@ lines of the run, and in its report."""
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
@@ -199,3 +202,25 @@ def test_a_resumed_run_keeps_its_warnings(tmp_path: Path):
     to.run(odd, tmp_path / "out", quiet=True)
     run = to.run(odd.but(rounds=5), tmp_path / "out", resume=True, quiet=True)
     assert len(run.warnings()) == 1
+
+
+SMALL_RUN = """
+import turnout as to
+run = to.run(to.Experiment(rounds=1), "out")
+print([words for words in run.warnings() if "MKL" in words])
+"""
+PRODUCT = "import torch; torch.ones(3, 3) @ torch.ones(3, 3)"
+
+
+@pytest.mark.parametrize(
+    ("setting", "first", "said"), [("AUTO", "", False), (None, PRODUCT, True), ("", "", True)],
+    ids=["as it should be", "torch computed first", "off"],
+)  # fmt: skip
+def test_products_that_round_by_address_are_said(setting: str | None, first: str, said: bool, tmp_path: Path):
+    env = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
+    env |= {} if setting is None else {"MKL_CBWR": setting}
+    command = [sys.executable, "-c", first + SMALL_RUN]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert ("only close" in done.stdout) == said
+    assert ("only close" in done.stderr) == said

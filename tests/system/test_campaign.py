@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 HERE = Path(__file__).parents[1] / "campaign"
 
@@ -78,6 +80,42 @@ def f(a: int, b: int, at: float = 0.5) -> int:
             (8, "input returned", "return b", (8,)),
         ]
     )
+
+
+@pytest.fixture
+def machines(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(HERE))
+    return importlib.import_module("machines")
+
+
+def test_numbers_of_two_machines_are_compared(machines: ModuleType, tmp_path: Path) -> None:
+    for name, w, n in (("a", -4.0, 2), ("b", -3.0, 2), ("c", -4.0, 3)):
+        save_file({"w": torch.tensor([1.0, w]), "n": torch.tensor([n])}, tmp_path / name, {"products": "4"})
+    assert machines.distance(tmp_path / "a", tmp_path / "a") == 0.0
+    assert machines.distance(tmp_path / "a", tmp_path / "b") == 0.25
+    assert machines.distance(tmp_path / "a", tmp_path / "c") == float("inf")
+    assert machines.different_products(tmp_path / "a") == 4
+
+
+def test_a_machine_without_its_tools_is_not_run_and_the_table_says_why(machines: ModuleType, tmp_path: Path) -> None:
+    found = {
+        "no tool": machines.simulate("no tool", machines.Machine(needs=("no-such-tool",)), tmp_path),
+        "no such processor": machines.simulate("no such processor", machines.Machine(flag="no-such-set"), tmp_path),
+        "close": machines.Found("bits equal; 4 passed", 2.3e-7),
+    }
+    assert machines.table(found).splitlines()[2:] == [
+        "| no tool | left out: no no-such-tool |  |",
+        "| no such processor | left out: this processor has no no-such-set |  |",
+        "| close | bits equal; 4 passed | 2e-07 |",
+    ]
+
+
+@pytest.mark.slow
+def test_a_machine_on_which_the_same_seed_gives_other_bits_fails(machines: ModuleType, tmp_path: Path) -> None:
+    """Without MKL_CBWR products depend on memory addresses: as a machine that promises equal bits, it must be found."""
+    off = machines.simulate("off", machines.Machine(machines.WARNED, {"MKL_CBWR": ""}), tmp_path)
+    assert "different products by memory address" in off.result
+    assert machines.simulate("on", machines.Machine(machines.WARNED), tmp_path).result == "bits equal; 3 passed"
 
 
 @pytest.mark.slow

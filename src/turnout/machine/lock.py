@@ -13,10 +13,12 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
@@ -97,6 +99,19 @@ def _acquire(path: Path, wait: float) -> BaseFileLock:
         return soft
     except Timeout:
         raise Busy(_marker(path), _recorded(path)) from None
+
+
+@lru_cache
+def has_locks(folder: Path) -> bool:
+    """Whether the file system of a folder that can be written has the locks that SQLite needs."""
+    if fcntl is None:
+        return True
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:  # another error is for the caller, when it writes
+        return error.errno not in NO_LOCKS
+    return True
 
 
 def is_locked(path: Path) -> bool:

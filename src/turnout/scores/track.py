@@ -25,6 +25,7 @@ from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.config.run_file import lasting
 from turnout.running.tracks.building import bound, build_model, first_calendar, log_matches, try_turnout, with_all_sizes
 from turnout.running.tracks.first_values import FirstValues
+from turnout.running.tracks.preflight import about_products
 from turnout.running.tracks.track import Track, fingerprint, record_bytes, sample_of
 from turnout.scores.exchange import ScoreRuntime, ScoreSetup
 from turnout.scores.round import ScoreServer, run_round
@@ -56,7 +57,7 @@ def prepare(given: Experiment, enrolment: Enrolment, federation: Federation | No
     first = first_values(setup.plan, enrolment.input_shape, enrolment.classes, samples.x, experiment.seed)
     mark = f"{fingerprint(enrolment.fingerprint, digest(samples.x, samples.y_R), lasting(given))}-{first.mark}"
     models, device = len(setup.plan.models), setup.place.device
-    odd = tuple(match.sentence() for match in log_matches(experiment) if match.is_partial)
+    odd = (*about_products(), *(match.sentence() for match in log_matches(experiment) if match.is_partial))
     return ScoreTrack(experiment, algorithm, enrolment, models, public, runtime, server, device, mark, first, odd)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.errors import UserError, out_of_memory
+from turnout.machine.lock import has_locks
 
 Column = NDArray[Any]
 
@@ -83,31 +84,41 @@ TABLES = {
 
 
 def connect(path: Path, create: bool) -> sqlite3.Connection:
-    """Open a file of records to write (`create`: it need not exist) or to read, while a run may be writing."""
-    uri, mode = path.absolute().as_uri(), "mode=rwc"
-    if not create:
-        if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+    """Open a file of records to write (`create`: it need not exist) or to read, while a run may be writing.
+
+    Without locks the writer, which holds the folder, uses no WAL file, and readers do not wait for it.
+    """
+    uri = path.absolute().as_uri()
+    writable = create or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+    with explained(path):
+        locks = not writable or has_locks(path.parent.absolute())
+        if create:
+            mode = "mode=rwc" if locks else "mode=rwc&nolock=1"
+        elif writable and locks:
             mode = "mode=rw"  # readers of a WAL file share two files beside it, which they write
         else:
             mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"
-    with explained(path):
         db = sqlite3.connect(f"{uri}?{mode}", uri=True, isolation_level=None, timeout=30)
         try:
-            _check(db, path, create)
+            if create and not locks:
+                db.execute("PRAGMA locking_mode = EXCLUSIVE")  # a WAL file from elsewhere can be read
+                db.execute("PRAGMA journal_mode = DELETE")
+            _check(db, path, create, locks)
         except BaseException:
             db.close()
             raise
     return db
 
 
-def _check(db: sqlite3.Connection, path: Path, create: bool) -> None:
+def _check(db: sqlite3.Connection, path: Path, create: bool, locks: bool) -> None:
     """Create the tables of a new file; refuse one that does not hold records of this version."""
     application, version, tables = (
         db.execute(query).fetchone()[0]
         for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
     )
     if create and not tables:
-        db.execute("PRAGMA journal_mode = WAL")
+        if locks:
+            db.execute("PRAGMA journal_mode = WAL")
         marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
         db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {marks} COMMIT;")
     elif application != APPLICATION:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -17,6 +19,7 @@ MUCH_LOST = 0.1  # of the clients that turn up
 LISTED = 5  # classes
 FEW = 20  # samples, with no warning: a test, or a first try
 GAPS = 10  # classes without samples; more mean that labels are numbered badly
+MKL_ALL, MKL_OFF = -1, 1  # MKL's own numbers: which settings are asked for, and conditional reproducibility is off
 HOW = "for numbers to predict, set regression = true and task = Regression()"
 
 
@@ -34,6 +37,19 @@ def preflight(experiment: Experiment, algorithm: Algorithm, federation: Federati
     if federation.clients <= CLIENTS_TRIED:
         found += _about_work(experiment, algorithm, federation, drop_single)
     return found
+
+
+def about_products() -> list[str]:
+    """A sentence if MKL rounds a product by the memory address of its operands; none where torch has no MKL."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        is_off = library.mkl_serv_cbwr_get(MKL_ALL) == MKL_OFF
+    except (OSError, AttributeError):
+        return []
+    if not is_off:
+        return []
+    return ["MKL rounds products by the memory address of their operands, so the same seed gives results that are only "
+            "close: import turnout before torch computes anything, and do not set MKL_CBWR to nothing"]  # fmt: skip
 
 
 def _about_work(experiment: Experiment, algorithm: Algorithm, federation: Pooled, drop_single: bool) -> Iterator[str]:

@@ -34,7 +34,7 @@ from turnout.running.tracks.building import (
     with_all_sizes,
 )
 from turnout.running.tracks.first_values import FirstValues
-from turnout.running.tracks.preflight import preflight
+from turnout.running.tracks.preflight import about_products, preflight
 from turnout.running.tracks.track import Track, TrackModule, fingerprint
 from turnout.running.tracks.weights import Weights
 from turnout.runtimes.parted import open_runtime
@@ -95,7 +95,7 @@ def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federat
     server = first_server(algorithm, model, place, Members(enrolment.clients, calendar.outside_L))
     slots = [(s.name, s.shape) for s in layout.slots]
     mark = f"{fingerprint(enrolment.fingerprint, slots, lasting(given))}-{first.mark}"
-    odd = [match.sentence() for match in log_matches(experiment) if match.is_partial]
+    odd = about_products() + [match.sentence() for match in log_matches(experiment) if match.is_partial]
     if federation is not None:
         odd += preflight(experiment, algorithm, federation, model.batch_statistics)
     tests = None if federation is None else partial(central_change, federation)
