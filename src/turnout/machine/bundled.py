@@ -1,7 +1,7 @@
 """Kernels that a wheel brings: one library with every C function, compiled for several instruction sets.
 
-setup.py builds it without torch, so this module imports nothing of ours. A checkout has no such library: its kernels are
-compiled on first use (compiler.py).
+setup.py builds it without torch, so this module imports nothing of ours. A checkout has no such library: its kernels
+are compiled on first use (compiler.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-fno-trapping-math")
-# GCC fuses products into sums by the processor that it tunes for. Tuned for one, the wheel's kernels, and those compiled
-# on any processor with the same instruction sets, give the same bits.
+# GCC fuses products into sums by the processor that it tunes for. Tuned for one, the wheel's kernels, and those
+# compiled on any processor with the same instruction sets, give the same bits.
 TUNED = "-mtune=znver3"
 X86 = ("x86_64", "AMD64", "amd64")
 
@@ -64,12 +64,16 @@ def build(library: Path, compiler: list[str], machine: str) -> None:
         subprocess.run([*compiler, "-shared", "-pthread", "-s", *objects, "-lm", "-o", str(library)], check=True)
 
 
+def levels_here() -> list[str]:
+    """Instruction sets of the library that this processor has, the best last."""
+    import torch
+
+    can, levels = torch.backends.cpu.get_cpu_capability(), list(LEVELS)
+    return levels[: levels.index(can if can in LEVELS else "DEFAULT") + 1]
+
+
 def bundled(name: str, defines: tuple[str, ...]) -> Any:
     """A function of the wheel's library for this processor; None in a checkout."""
     if not LIBRARY.exists():
         return None
-    import torch
-
-    library, can = ctypes.CDLL(str(LIBRARY)), torch.backends.cpu.get_cpu_capability()
-    level = can if hasattr(library, symbol(name, defines, can)) else "DEFAULT"
-    return library[symbol(name, defines, level)]
+    return ctypes.CDLL(str(LIBRARY))[symbol(name, defines, levels_here()[-1])]
