@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+ALONE := $(VENV)/.alone
 READY := $(VENV)/.ready
 
 # Many tests start programs, which begin sooner where what is imported was compiled before.
@@ -9,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-gpu test-machines campaign mutants bench docs wheel format clean
 
-demo: $(READY)
+demo: $(ALONE)
 	$(BIN)/turnout run
 
 test: $(READY)
@@ -21,7 +22,7 @@ test: $(READY)
 
 # The browser tests use the system's chromium (apt-get install -y chromium), driven by Playwright; pyarrow is for Parquet.
 test-slow: $(READY)
-	$(BIN)/pip install --quiet -e '.[browser,parquet]' -c constraints.txt
+	$(BIN)/pip install --quiet -e '.[browser,parquet,release]' -c constraints.txt
 	$(BIN)/pytest -n 2 -m slow
 
 # About an hour on 2 cores. Sizes: make campaign CAMPAIGN="--kills 100 --messages 100000 --stride 10"
@@ -52,8 +53,13 @@ docs: $(READY)
 	$(BIN)/pip install --quiet -e '.[docs]' -c constraints.txt
 	$(BIN)/mkdocs build --quiet
 
-wheel: $(READY)
-	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./papers
+# Source distributions and wheels of turnout (with compiled kernels) and turnout-papers, in dist/.
+wheel: $(ALONE)
+	$(BIN)/pip install --quiet -e '.[release]' -c constraints.txt
+	rm -rf dist
+	TURNOUT_KERNELS=1 $(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist papers
+	$(BIN)/twine check --strict dist/*
 
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py
@@ -65,9 +71,14 @@ format: $(READY)
 clean:
 	rm -rf $(VENV) build dist site src/*.egg-info papers/build papers/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
-# torch first and pinned: an unpinned one may bring gigabytes of GPU libraries.
-$(READY): pyproject.toml papers/pyproject.toml constraints.txt
+# turnout alone. torch first and pinned: an unpinned one may bring gigabytes of GPU libraries.
+$(ALONE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet torch==$$(sed -n 's/^torch==//p' constraints.txt) -c constraints.txt
+	$(BIN)/pip install --quiet -e . -c constraints.txt
+	touch $@
+
+# With everything that the tests need.
+$(READY): $(ALONE) papers/pyproject.toml
 	$(BIN)/pip install --quiet -e '.[dev]' -e papers -c constraints.txt
 	touch $@

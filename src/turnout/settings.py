@@ -91,9 +91,9 @@ class InProcess:
         """
         begun = self.on_threads(threads)
         if self.engine == "auto":
-            from turnout.machine.compiler import compiler  # imports torch, which is slow to load
+            from turnout.machine.compiler import has_kernels  # imports torch, which is slow to load
 
-            if engine != "native" or compiler() is not None:
+            if engine != "native" or has_kernels():
                 begun = replace(begun, engine=TRIED.get(engine, "auto"))
         if self.device == "auto" and device == "cpu":
             begun = replace(begun, device="cpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 import random
 import resource
 from pathlib import Path
@@ -16,11 +17,12 @@ from turnout.engine.backprop import cross_entropy, stack_of
 from turnout.engine.batches import address_batches
 from turnout.engine.by_hand import ByHand
 from turnout.engine.gradients import Looped, WorkerPool
-from turnout.engine.job import Job
+from turnout.engine.job import Job, Trained
 from turnout.engine.kernels.native import NativeSteps, train_function
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.layout import lay_out
+from turnout.machine.bundled import build, levels_here
 from turnout.machine.compiler import FLAGS, compiler, function
 from turnout.parts.optimizers import SGD, Adam
 from turnout.parts.terms.baselines import Proximal
@@ -55,7 +57,7 @@ def random_model(r: random.Random, shape: Shape, classes: int) -> nn.Module:
         outputs = r.randint(1, 40)
         layers += [nn.Linear(inputs, outputs, bias=r.random() < 0.7), r.choice([nn.ReLU(), nn.Dropout(0.3)])]
         inputs = outputs
-    return nn.Sequential(*layers, nn.Linear(inputs, classes, bias=r.random() < 0.8)).double()
+    return nn.Sequential(*layers, nn.Linear(inputs, classes, bias=r.random() < 0.8))
 
 
 def trainer_of(model: nn.Module, x: torch.Tensor, threads: int) -> tuple[Trainer, Trainer]:
@@ -69,13 +71,13 @@ def trainer_of(model: nn.Module, x: torch.Tensor, threads: int) -> tuple[Trainer
     return in_c, Trainer(network, WorkerPool(Looped(network), 1), 5)
 
 
-def random_case(seed: int) -> tuple[Trainer, Trainer, Job]:
+def random_case(seed: int, dtype: torch.dtype = torch.float64) -> tuple[Trainer, Trainer, Job]:
     r = random.Random(seed)
     torch.manual_seed(seed)
     shape, classes = (r.randint(1, 3), r.randint(1, 14), r.randint(1, 36)), r.choice([1, 3, 10, 17])
     counts = [r.randint(2, 20) for _ in range(r.randint(2, 5))]
-    x, y = torch.randn(sum(counts), *shape).double(), torch.randint(0, classes, (sum(counts),))
-    in_c, looped = trainer_of(random_model(r, shape, classes), x, r.randint(1, 4))
+    x, y = torch.randn(sum(counts), *shape).to(dtype), torch.randint(0, classes, (sum(counts),))
+    in_c, looped = trainer_of(random_model(r, shape, classes).to(dtype), x, r.randint(1, 4))
     network, springs = in_c.network, r.random() < 0.3
     optimizers = [SGD(0.05, weight_decay=0.1), SGD(0.05, momentum=0.9, weight_decay=0.1), Adam(0.01, eps=1e-2)]
     job = Job(
@@ -127,6 +129,41 @@ def test_many_random_stacks_on_every_width_of_vector(narrow, monkeypatch):
             same_as_the_loop(seed)
     finally:
         function.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library of a wheel."""
+    made, program = tmp_path_factory.mktemp("wheel") / "kernels.so", compiler()
+    assert program is not None
+    build(made, [program], platform.machine())
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
+@pytest.mark.parametrize("level", levels_here())
+def test_kernels_of_a_wheel_give_the_bits_of_those_compiled_in_place(level, dtype, library, monkeypatch):
+    """On this machine, and on older ones, which have fewer instruction sets."""
+    march = "native" if level == levels_here()[-1] else {"AVX2": "haswell", "DEFAULT": "nehalem"}[level]
+    monkeypatch.setattr("turnout.engine.train._SMALL_JOB", 0)
+    monkeypatch.setattr("turnout.machine.compiler.FLAGS", (*FLAGS, f"-march={march}"))
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: level)
+
+    def results() -> list[Trained]:
+        function.cache_clear()
+        return [in_c.train(job) for in_c, _, job in (random_case(seed, dtype) for seed in range(40))]
+
+    try:
+        in_place = results()
+        monkeypatch.setattr("turnout.machine.bundled.LIBRARY", library)
+        of_wheel = results()
+    finally:
+        function.cache_clear()
+    for found, expected in zip(of_wheel, in_place, strict=True):
+        assert torch.equal(found.flat_CP, expected.flat_CP)
+        assert torch.equal(found.loss_C, expected.loss_C)
+        assert all(torch.equal(found.states[name], value) for name, value in expected.states.items())
 
 
 WRONG = {

@@ -17,14 +17,13 @@ from threading import Lock
 import torch
 from torch import Tensor, nn
 
-from turnout.machine.compiler import at, function, pointer, real, whole
+from turnout.machine.compiler import NUMBERS, at, function, pointer, real, whole
 from turnout.rng import key, keys
 from turnout.tasks import scores_of
 
 _BITS = 31
 SOURCE = Path(__file__).parent / "kernels" / "c" / "dropout.c"
 ARGUMENTS = (pointer, whole, whole, whole, real, pointer)
-NUMBERS = {torch.float32: ("REAL=float",), torch.float64: ("REAL=double",)}
 _GENERATOR = Lock()  # torch's own generator belongs to the whole process: one thread at a time
 
 

@@ -1,8 +1,8 @@
-"""C functions, compiled once for this machine and kept in the user's cache folder. They are optional.
+"""C functions: those of the wheel, or compiled once for this machine and kept in the user's cache folder. Optional.
 
 Without a compiler ($CC, cc, gcc or clang), or if the folder cannot be written, there is no function, and callers do the
-same with torch; `trouble` gives the reason. A library is loaded only if its checksum matches and no other user can
-have written it. A call releases the interpreter's lock.
+same with torch; `trouble` gives the reason. A library of the cache is loaded only if its checksum matches and no other
+user can have written it. A call releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from turnout.machine.bundled import DOUBLE, FLAGS, LIBRARY, SINGLE, TUNED, X86, bundled
 from turnout.machine.checksums import is_whole, seal
 from turnout.machine.files import cache_dir, replacing
 
-FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 COMPILE_SECONDS = 120.0  # a kernel takes a few, more on a busy machine
 
+NUMBERS = {torch.float32: SINGLE, torch.float64: DOUBLE}  # what C is compiled with for a type of number
 pointer, whole, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _trouble: dict[str, str] = {}
 
@@ -45,7 +47,7 @@ def trouble() -> str | None:
 def function(source: Path, name: str, arguments: tuple[Any, ...], defines: tuple[str, ...] = ()) -> Any:
     """A C function that returns an int64; None if it cannot be compiled or loaded."""
     try:
-        found = ctypes.CDLL(str(compiled(source, defines)))[name]
+        found = bundled(name, defines) or ctypes.CDLL(str(compiled(source, defines)))[name]
     except Unavailable as why:
         _trouble[source.stem] = str(why)
         return None
@@ -60,6 +62,11 @@ class Unavailable(Exception):
     """The reason why there is no compiled library."""
 
 
+def has_kernels() -> bool:
+    """Whether there are C functions: those of the wheel, or a compiler."""
+    return LIBRARY.exists() or compiler() is not None
+
+
 def compiler() -> str | None:
     """The C compiler of this machine."""
     if os.name != "posix":
@@ -72,7 +79,7 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
     program = compiler()
     if program is None:
         raise Unavailable("no C compiler: cc, gcc, clang or $CC")
-    flags = [*FLAGS, *(f"-D{define}" for define in defines)]
+    flags = [*FLAGS, *[TUNED] * (platform.machine() in X86), *(f"-D{define}" for define in defines)]
     about = repr((_text(source), program, flags, _processor())).encode()
     try:
         path = cache_dir() / "kernels" / f"{source.stem}-{hashlib.blake2b(about, digest_size=12).hexdigest()}.so"
@@ -100,8 +107,9 @@ def _compile(command: list[str], path: Path) -> None:
     try:
         with replacing(path, shared=True) as made:
             done = run([*command, "-o", str(made)])
-            if done.returncode and "-march" in done.stderr:  # Clang on some processors
-                done = run([*(word for word in command if word != "-march=native"), "-o", str(made)])
+            unknown = [flag for flag in ("-march=native", TUNED) if flag.partition("=")[0] in done.stderr]
+            if done.returncode and unknown:  # Clang on some processors; GCC before 10
+                done = run([*(word for word in command if word not in unknown), "-o", str(made)])
             if done.returncode:
                 words = done.stderr.strip().splitlines()
                 raise Unavailable(f"{command[0]} failed: {words[0][:200] if words else f'code {done.returncode}'}")

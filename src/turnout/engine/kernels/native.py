@@ -21,15 +21,11 @@ from turnout.engine.dropout import hashed
 from turnout.engine.job import plain_sgd
 from turnout.engine.layers import BatchNorm, Convolution, DenseLayer, Drop, Flatten, MaxPool, ReLU
 from turnout.layout import Layout
-from turnout.machine.compiler import at, function, pointer, real, whole
+from turnout.machine.compiler import NUMBERS, at, function, pointer, real, whole
 from turnout.parts.optimizers import SGD, Adam, Optimizer
 from turnout.types import Samples, Tensors
 
 SOURCE = Path(__file__).parent / "c" / "local_steps.c"
-NUMBERS = {
-    torch.float32: ("REAL=float", "EXP=expf", "ROOT=sqrtf", "SINGLE"),
-    torch.float64: ("REAL=double", "EXP=exp", "ROOT=sqrt"),
-}
 ARGUMENTS = (
     *(pointer, whole),  # layers
     *(pointer, whole, pointer),  # samples

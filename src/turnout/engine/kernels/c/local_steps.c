@@ -2,7 +2,7 @@
  * max-pools and dropout under a cross-entropy. One client after another does all of its steps, so that its weights stay in
  * the cache and its result does not depend on the other clients, not even in the last bit.
  *
- * Compiled by kernels/native.py for each type of number (which defines REAL, EXP and ROOT).
+ * Compiled for each type of number: REAL, and SINGLE if it has 32 bits.
  */
 #include "share_out.h"
 #include "vectors.h"

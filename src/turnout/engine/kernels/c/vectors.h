@@ -1,5 +1,5 @@
 /* Vectors of numbers, an extension of GCC and Clang that the compiler maps to the machine's registers: `vec`, and `wide`,
- * which is two of them on AVX-512 and one elsewhere. REAL is the type of a number (see kernels/native.py). */
+ * which is two of them on AVX-512 and one elsewhere. REAL is the type of a number. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -22,8 +22,12 @@ typedef REAL vec __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_a
 typedef REAL wide __attribute__((vector_size(HALVES * BYTES), aligned(sizeof(REAL)), may_alias));
 #ifdef SINGLE
 typedef int32_t whole; /* as large as a number */
+#define EXP expf
+#define ROOT sqrtf
 #else
 typedef int64_t whole;
+#define EXP exp
+#define ROOT sqrt
 #endif
 typedef whole wide_mask __attribute__((vector_size(HALVES * BYTES)));
 typedef int32_t wide_whole __attribute__((vector_size(HALVES * BYTES / sizeof(REAL) * 4), aligned(4), may_alias));

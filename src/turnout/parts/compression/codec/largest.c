@@ -1,8 +1,16 @@
-/* The k entries of largest size of each piece of each row: what `largest` of codec/picks.py says. REAL, BITS (an unsigned
- * number as wide) and TOP (how far its highest bits are, those that sort entries roughly) are given. */
+/* The k entries of largest size of each piece of each row: what `largest` of codec/picks.py says. BITS is an
+ * unsigned number as wide as REAL, TOP how far its highest bits are, those that sort entries roughly. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef SINGLE
+#define BITS uint32_t
+#define TOP 20
+#else
+#define BITS uint64_t
+#define TOP 49
+#endif
 
 static BITS size_of(REAL x) { /* sizes of numbers are in the order of their bits without the sign */
     BITS bits;

@@ -13,16 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from turnout.machine.compiler import at, function, pointer, whole
+from turnout.machine.compiler import NUMBERS, at, function, pointer, whole
 from turnout.parts.compression.codec import kernels
 from turnout.parts.compression.codec.messages import Piece
 
 SOURCE = Path(__file__).with_name("largest.c")
 ARGUMENTS = (pointer, whole, whole, pointer, whole, whole, pointer, pointer)
-NUMBERS = {
-    torch.float32: ("REAL=float", "BITS=uint32_t", "TOP=20"),
-    torch.float64: ("REAL=double", "BITS=uint64_t", "TOP=49"),
-}
 
 
 @dataclass(frozen=True)
