@@ -22,6 +22,7 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from turnout.errors import UserError
+from turnout.machine.files import read_whole
 
 try:
     import fcntl
@@ -108,7 +109,7 @@ def is_locked(path: Path) -> bool:
             return True
         return False
     try:
-        handle = os.open(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # opening a pipe would wait
     except OSError:
         return False
     try:
@@ -132,6 +133,6 @@ def _marker(path: Path) -> Path:
 
 def _recorded(path: Path) -> Holder | None:
     try:
-        return Holder(**json.loads(path.read_bytes()))
+        return Holder(**json.loads(read_whole(path)))
     except (OSError, ValueError, TypeError):
         return None
