@@ -122,11 +122,6 @@ def is_locked(path: Path) -> bool:
         os.close(handle)
 
 
-def holder_of(path: Path) -> Holder | None:
-    """The process that holds the lock; None if it is free, or if there is no record of the holder."""
-    return _recorded(path) if is_locked(path) else None
-
-
 def _marker(path: Path) -> Path:
     return path.with_name(path.name + MARKER)
 

@@ -138,10 +138,7 @@ def odd_value(db: sqlite3.Connection, everywhere: bool) -> str | None:
         kinds = {name: (*KINDS[kind], "null") for _, name, kind, *_ in described}
         is_odd = {name: f"typeof({name}) NOT IN {kinds[name]}" for name in kinds}
         if db.execute(f"SELECT 1 FROM {table} WHERE {' OR '.join(is_odd.values())} LIMIT 1").fetchone():
-            found = (
-                name for name, odd in is_odd.items() if db.execute(f"SELECT 1 FROM {table} WHERE {odd}").fetchone()
-            )
-            name = next(found)
+            name = next(n for n, odd in is_odd.items() if db.execute(f"SELECT 1 FROM {table} WHERE {odd}").fetchone())
             return f"{table}.{name} has a value that is not {' or '.join(kinds[name])}"
     return None
 

@@ -36,7 +36,8 @@ RECORDED: dict[str, tuple[str, Unit, str]] = {
     "bytes": ("Bytes, both ways", "bytes", "coalesce(k.bytes_up, 0) + coalesce(k.bytes_down, 0)"),
     "loss": ("Training loss", "number", "k.loss"),
     "friend": (
-        "Friend that stood in for it", "count", "CASE WHEN k.friend BETWEEN 0 AND 1e15 AND k.friend != k.client THEN k.friend END",
+        "Friend that stood in for it", "count",
+        "CASE WHEN k.friend BETWEEN 0 AND 1e15 AND k.friend != k.client THEN k.friend END",
     ),
 }  # fmt: skip
 # A client's rows are found one by one in each round: CROSS JOIN keeps SQLite from scanning all rows instead.
