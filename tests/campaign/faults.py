@@ -23,16 +23,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from same_rows import same
-from turnout import view
 from turnout.cli import main, planning
 from turnout.machine.checksums import load_tensors
 from turnout.machine.files import write_whole
-from turnout.running import loop, runs
+from turnout.running import loop
 from turnout.running.records.checkpoint import NAME
 
 COUNT, KILL, FULL, ERROR = range(4)
 KEEP_SECONDS, MOST_WRONG = 2.0, 20
-LOADED = (planning, runs, view)  # what a run imports when it begins: children have it already
+LOADED = (planning,)  # what a run imports when it begins: children have it already
 EXPERIMENT = """
 rounds = 6
 evaluate = {every = 2}
