@@ -88,7 +88,7 @@ def _ended(folder: Path) -> dict[str, Any]:
     except (OSError, UserError):
         return {}
     state, why, at = (found.get(name) for name in ("state", "why", "at"))
-    is_time = type(at) in (int, float) and 0 <= at < LATEST
+    is_time = isinstance(at, int | float) and 0 <= at < LATEST
     return found if state in ENDS and isinstance(why, str | None) and is_time else {}
 
 
