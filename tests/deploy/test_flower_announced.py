@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from flwr.app import Message
+from flwr.app import Array, ArrayRecord, Message
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.proto.node_pb2 import Node
@@ -122,3 +122,34 @@ def with_content_of(pull, forged: Message):
         return found
 
     return pulled
+
+
+def test_an_array_that_names_one_piece_many_times_is_not_unpacked(replies: list[Message]) -> None:
+    """A few kilobytes that would become terabytes: nothing of it is unpacked, and the other reply is there."""
+    superlink = SuperLink(*replies)
+    superlink.push(replies[1])
+    superlink.push(replies[0])
+    (array,) = [name for name, part in get_all_nested_objects(replies[0]).items() if isinstance(part, Array)]
+    honest = superlink.parts[array]
+    bomb = honest.replace(b'"arraychunk_ids": [0]', b'"arraychunk_ids": [' + b", ".join([b"0"] * 100_000) + b"]")
+    assert len(bomb) > len(honest)
+    head, _, body = bomb.partition(b"\x00")
+    superlink.parts[array] = b" ".join([*head.split(b" ")[:-1], str(len(body)).encode()]) + b"\x00" + body
+    found = link_to(superlink).take(["a", "b"])
+    assert "bytes" in found["a"], found["a"]
+    assert isinstance(found["b"], dict)
+
+
+def test_a_reply_of_too_many_parts_is_given_up(replies: list[Message]) -> None:
+    many = reply_to("a", b"")
+    many.content["more"] = ArrayRecord(
+        {str(i): Array("uint8", (40_000,), "turnout.bytes", str(i).encode()) for i in range(1500)}
+    )
+    many.metadata.__dict__["_message_id"] = many.object_id
+    superlink = SuperLink(many, replies[1])
+    superlink.push(many)
+    superlink.push(replies[1])
+    found = link_to(superlink).take(["a", "b"])
+    assert "parts" in found["a"]
+    assert superlink.asked < 100
+    assert isinstance(found["b"], dict)

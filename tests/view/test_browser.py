@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ import turnout as to
 from browsing import Heard, chromium, faults_of, is_live, overflow, until
 from example_experiments import arrival, substitutes
 from made_records import make_records
-from turnout.machine.lock import holder_of
+from turnout.running.state import is_held
 from turnout.view.report.page import write_report
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ def server(runs: Path) -> Iterator[Server]:
     yield found
     found.end()
     for path in runs.glob("*/.lock"):  # of a test that failed
-        if (holder := holder_of(path)) is not None:
-            os.kill(holder.process, signal.SIGKILL)
+        if is_held(path.parent):
+            os.kill(json.loads(path.read_text())["process"], signal.SIGKILL)
 
 
 def opened(
@@ -226,9 +227,7 @@ def test_a_run_is_started_followed_killed_resumed_and_stopped(browser: Browser, 
     before = picture.get_attribute("d")
     redrawn = "d => document.querySelector('svg[data-chart] path.line').getAttribute('d') !== d"
     until(page, redrawn, before)
-    holder = holder_of(runs / "mine" / ".lock")
-    assert holder is not None
-    os.kill(holder.process, signal.SIGKILL)
+    os.kill(json.loads((runs / "mine" / ".lock").read_text())["process"], signal.SIGKILL)
     page.get_by_text("interrupted").wait_for(timeout=30_000)
     died = rounds_shown(page)
     page.get_by_role("button", name="resume").click()

@@ -21,9 +21,8 @@ from starlette.applications import Starlette
 from asgi import Browser
 from turnout.errors import UserError
 from turnout.round_record import Evaluation, RoundRecord
-from turnout.running.folder import held
 from turnout.running.records.records import Records
-from turnout.running.state import interrupt, is_held
+from turnout.running.state import is_held
 from turnout.view.live.acting import Actions
 from turnout.view.live.app import make_app
 from turnout.view.live.guard import POLICY, Rules
@@ -211,29 +210,6 @@ def test_a_change_is_told(tmp_path: Path) -> None:
     assert "event: hello" in hello
     assert first == 'event: changed\ndata: ["first"]\n\n'
     assert '"second"' in second
-
-
-def test_the_process_that_works_in_a_folder_is_interrupted(tmp_path: Path) -> None:
-    with held(tmp_path), pytest.raises(KeyboardInterrupt):
-        interrupted(tmp_path)
-    with pytest.raises(UserError, match="nothing is running"):
-        interrupt(tmp_path)
-
-
-def interrupted(folder: Path) -> None:
-    interrupt(folder)
-    time.sleep(5)  # until the signal has come
-
-
-def test_a_process_of_another_machine_is_left_alone(tmp_path: Path) -> None:
-    with held(tmp_path):
-        said = json.loads((tmp_path / ".lock").read_text())
-        (tmp_path / ".lock").write_text("")
-        with pytest.raises(UserError, match="cannot find the process"):
-            interrupt(tmp_path)
-        (tmp_path / ".lock").write_text(json.dumps(said | {"host": "elsewhere"}))
-        with pytest.raises(UserError, match="on elsewhere"):
-            interrupt(tmp_path)
 
 
 def test_a_run_is_started_stopped_and_resumed(tmp_path: Path) -> None:

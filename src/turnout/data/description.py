@@ -76,8 +76,8 @@ class Description:
     def client(self, wanted: int | str) -> int:
         known = ClientNames(self.names, self.clients)
         number = known.number(wanted)
-        if number is None and isinstance(wanted, str) and wanted.isdecimal():
-            number = known.number(int(wanted))  # the data has names, but this is a number
+        if number is None and isinstance(wanted, str):  # the data has names, but this may be a number
+            number = ClientNames(None, self.clients).number(wanted)
         if number is None:
             hint = f" ({known.hint(wanted)})" if isinstance(wanted, str) and known.hint(wanted) else ""
             shown = wanted if isinstance(wanted, int) or wanted.isdecimal() else repr(wanted)

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from turnout.deploy.keys import sign, signed_text
@@ -25,7 +23,7 @@ from turnout.deploy.runtime import SHARED, turnout_after
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Download, Limit, Measure, Outbox
 from turnout.experiment import Experiment
-from turnout.machine.files import replacing
+from turnout.machine.checksums import Damaged, load_tensors, save_tensors
 from turnout.parts.compression.base import Dense, Sending
 from turnout.runtimes import wire
 from turnout.runtimes.border import shown
@@ -91,7 +89,11 @@ class ClientDevice:
             return self._answer(standing)
         if what not in self.tasks.tasks:
             return self._answer(standing, error=f"no question is called {what!r}")
-        more, reply = self.tasks.tasks[what](head, standing, parts)
+        try:
+            more, reply = self.tasks.tasks[what](head, standing, parts)
+        except OSError as error:  # a full or failing disk costs this turn; nothing was sent that is not on the disk
+            print(f"{self.name} cannot keep its rows: {error}", flush=True)
+            return self._answer(standing, error=f"its disk failed ({error.strerror})")
         if what == "work" and reply is not None:
             more = more | {"download": self.download, "upload": self.upload}
         found = self._answer(standing, **more)
@@ -143,20 +145,23 @@ class RowsOnDisk:
     def write(self, run: str, t: int, rows: Tensors) -> None:
         path = self._path(run, t)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            save_file({name: value.contiguous().cpu() for name, value in rows.items()}, temporary)
+        save_tensors(path, {name: value.contiguous().cpu() for name, value in rows.items()}, {})
 
     def read(self, run: str, t: int) -> Tensors | None:
-        """The rows after a round; None if they are lost."""
+        """The rows after a round; None if they are lost or damaged: the client then begins anew."""
         try:
-            return load_file(self._path(run, t))
-        except (OSError, SafetensorError):
+            return load_tensors(self._path(run, t), "this client begins anew")[0]
+        except Damaged as damaged:
+            print(damaged, flush=True)
             return None
 
     def settle(self, standing: ClientStanding) -> None:
-        """Delete rows that are never needed again: of unused replies, and older than the checkpoint."""
-        for path in sorted((self.folder / standing.run).glob("*.safetensors")):
-            if not standing.durable <= int(path.stem) <= standing.used:
+        """Delete rows that are never needed again: older than the checkpoint.
+
+        Later ones stay, also those of unused replies: a question of an earlier round that comes again deletes nothing.
+        """
+        for path in sorted((self.folder / standing.run).glob("[0-9]*.safetensors")):
+            if int(path.stem) < standing.durable:
                 path.unlink()
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -38,7 +39,11 @@ from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_object import (
+    get_object_body,
+    get_object_head_values_from_object_content,
+    iterate_object_tree,
+)
 from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
 from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPullError,
@@ -55,6 +60,8 @@ from turnout.runtimes.remote import Parts
 
 LARGE, SMALL, FORM = "turnout", "turnout.small", "turnout.bytes"
 MOST = 1 << 15  # bytes of a small part
+MOST_PARTS = 1000  # of a reply
+MOST_BYTES = 2 << 30  # of a reply, whatever runtime.most_bytes says
 PULLS = 8  # parts pulled at the same time
 FRESH = 1.0  # seconds for which the list of nodes is good
 FIRST, LAST = 0.1, 1.0  # seconds until missing parts are asked for again: at first, and at most
@@ -86,8 +93,10 @@ def parts_of(content: RecordDict) -> Parts:
 
 
 def answered(device: ClientDevice, message: Message) -> Message:
-    """A device's answer to a message of Flower's."""
-    return Message(content_of(device.answer(parts_of(message.content))), reply_to=message)
+    """A device's answer to a message of Flower's; it is valid as long as that, by the clock of the server alone."""
+    reply = Message(content_of(device.answer(parts_of(message.content))), reply_to=message)
+    reply.metadata.__dict__ |= {"_created_at": message.metadata.created_at, "_ttl": message.metadata.ttl}
+    return reply
 
 
 class GridLink:
@@ -160,6 +169,8 @@ class AnnouncedReplies:
             reply = self.coming[asked]
             try:
                 self._pull(reply)
+                if unpacked_size(reply) > MOST_BYTES:
+                    raise ObjectPullError(reply.message, f"it has more than {MOST_BYTES:,} bytes")
                 self.grid._runtime_client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(
                     node=self.grid.node, run_id=self.grid.run.run_id, message_object_id=reply.message
                 ))  # fmt: skip
@@ -182,15 +193,38 @@ class AnnouncedReplies:
             yield message
 
     def _pull(self, reply: PartialReply) -> None:
-        """Pull missing parts, once; ObjectUnavailableError if one is not there yet."""
+        """Pull missing parts, once; ObjectUnavailableError if one is not there yet.
+
+        A reply of too many parts or bytes is given up, and so is one that is larger than its parts: an array may name
+        the same piece any number of times.
+        """
+        if len(reply.parts) > MOST_PARTS:
+            raise ObjectPullError(reply.message, f"it has more than {MOST_PARTS} parts")
         client, run = self.grid._runtime_client, self.grid.run.run_id
         pull_part = make_pull_object_fn_protobuf(client.PullObject, self.grid.node, run)
 
         def pull(part: str) -> None:
-            reply.here[part] = pull_part(part)
+            if sum(map(len, reply.here.values())) <= MOST_BYTES:
+                reply.here[part] = pull_part(part)
 
         with ThreadPoolExecutor(PULLS) as threads:
             list(threads.map(pull, [part for part in reply.parts if part not in reply.here]))
+        if len(reply.here) < len(set(reply.parts)):
+            raise ObjectPullError(reply.message, f"it has more than {MOST_BYTES:,} bytes")
+
+
+def unpacked_size(reply: PartialReply) -> int:
+    """Bytes of the arrays in a reply, with each piece counted as often as it is named."""
+    total = 0
+    try:
+        for content in reply.here.values():
+            kind, children, _ = get_object_head_values_from_object_content(content)
+            if kind == Array.__qualname__:
+                pieces = json.loads(get_object_body(content, Array))["arraychunk_ids"]
+                total += sum(len(reply.here[children[piece]]) for piece in pieces)
+    except Exception as error:  # a node may have stored anything under these names
+        raise ObjectPullError(reply.message, f"it cannot be read ({type(error).__name__})") from error
+    return total
 
 
 # -- the apps

@@ -29,13 +29,14 @@ from turnout.deploy.enrolment import HELLO_SECONDS, Client, Enrolled, Introducti
 from turnout.deploy.link import Delivery, Mailbox, Request, current, question
 from turnout.deploy.settings import Flower
 from turnout.experiment import Experiment
-from turnout.runtimes import wire
+from turnout.machine.checksums import load_tensors, save_tensors
 from turnout.runtimes.border import Refused, shown
 from turnout.runtimes.remote import NEVER, REPLY, DeviceTask, Found, RemoteAnswer
-from turnout.types import Extra, State, Tensors
+from turnout.types import Extra, State, Tensors, flatten, unflatten
 from turnout.world.events import Event, Join, Leave
 
 POLL = 0.1  # seconds between two looks for answers
+LOST = "restore it from a copy; without it, delete the checkpoint and run again with --resume to start over"
 CHECK_IN_SECONDS = 30.0  # a client that was not asked anything for so long is asked whether it would work
 CLOSE_SECONDS = 5.0  # that a run waits at its end until clients that left have been notified
 MARGIN = 0.3  # part of a round's time that is left for the reply, after the end of training
@@ -263,12 +264,13 @@ class DeviceClients:
     def save(self, folder: Path, mark: str, files: list[str]) -> list[str]:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{ENROLLED}{mark}.safetensors"
-        (folder / name).write_bytes(wire.pack({"clients": self.enrolled.to_state()}))
+        tensors, plain = flatten(self.enrolled.to_state())
+        save_tensors(folder / name, tensors, plain)
         return [name]
 
     def load(self, run: str, folder: Path, files: list[str]) -> None:
         self.run = run
-        self.enrolled.from_state(wire.unpack((folder / files[0]).read_bytes())["clients"] if files else {})
+        self.enrolled.from_state(unflatten(*load_tensors(folder / files[0], LOST)) if files else {})
 
     def durable(self, t: int) -> None:
         """Devices learn with the next message which rows are durable; clients that left are notified."""

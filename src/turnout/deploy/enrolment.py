@@ -32,7 +32,7 @@ from turnout.runtimes import border
 from turnout.runtimes.border import Refused, shown
 from turnout.runtimes.remote import NEVER, ClientStanding
 from turnout.types import State, Tensors
-from turnout.world.enrolment import Enrolment
+from turnout.world.enrolment import ClientNames, Enrolment
 
 HELLO_SECONDS = 60.0  # for which the answer to a first question is taken
 LOOK = 0.2  # seconds between two looks for a first device
@@ -252,8 +252,8 @@ class Enrolled:
         if holder is not client and holder is not None:
             return f"its key is bound to the name {holder.name!r}, and it calls itself {name!r}: make a key for each"
         if client is None:
-            number = int(name) if name.isdecimal() and int(name) < self.expected else -1
-            if number < 0 or number in self.by_number:
+            number = ClientNames(None, self.expected).number(name)
+            if number is None or number in self.by_number:
                 number = next(i for i in range(len(self.by_number) + 1) if i not in self.by_number)
             client = self.by_number[number] = Client(number, name, examples, key)
         if client.key != key:

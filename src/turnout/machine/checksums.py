@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from turnout.errors import UserError
-from turnout.machine.files import replacing, write_whole
+from turnout.machine.files import read_whole, replacing, write_whole
 
 KEY = "checksum"
 LAST_LINE = "# checksum "
@@ -62,7 +62,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path, then: str) -> dict[str, Any]:
     """The table of a JSON file; a damaged file raises an error that says what to do `then`."""
     try:
-        return table_of(path.read_bytes())
+        return table_of(read_whole(path))
     except FileNotFoundError:
         raise
     except UNREADABLE as error:

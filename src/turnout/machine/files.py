@@ -1,11 +1,13 @@
-"""Files that are written in one step, a check that a file can be written, and the user's cache folder.
+"""Files that are written in one step, reading what may not be a file, and the user's cache folder.
 
 A reader of such a file sees the old content or the new one, never half of it, also after a kill or a power failure.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +18,15 @@ from turnout.errors import UserError
 def cache_dir() -> Path:
     """Turnout's folder in the user's cache folder, for downloads and compiled kernels."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "turnout"
+
+
+def read_whole(path: Path) -> bytes:
+    """The content of a file; OSError if it is a folder, a pipe, a device or a socket: one of those may never end."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with open(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is not a file", str(path))
+        return file.read()
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

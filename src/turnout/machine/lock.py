@@ -24,6 +24,7 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from turnout.errors import UserError
+from turnout.machine.files import read_whole
 
 try:
     import fcntl
@@ -123,7 +124,7 @@ def is_locked(path: Path) -> bool:
             return True
         return False
     try:
-        handle = os.open(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # opening a pipe would wait
     except OSError:
         return False
     try:
@@ -136,17 +137,12 @@ def is_locked(path: Path) -> bool:
         os.close(handle)
 
 
-def holder_of(path: Path) -> Holder | None:
-    """The process that holds the lock; None if it is free, or if there is no record of the holder."""
-    return _recorded(path) if is_locked(path) else None
-
-
 def _marker(path: Path) -> Path:
     return path.with_name(path.name + MARKER)
 
 
 def _recorded(path: Path) -> Holder | None:
     try:
-        return Holder(**json.loads(path.read_bytes()))
+        return Holder(**json.loads(read_whole(path)))
     except (OSError, ValueError, TypeError):
         return None

@@ -1,17 +1,14 @@
-"""The state of run folders: running, finished, interrupted or failed; lists of runs; and stopping one.
+"""The state of run folders: running, finished, interrupted or failed; and lists of runs.
 
 A running process holds the folder's lock. It writes `state.json` when it ends normally; a killed one leaves neither.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +17,7 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.machine.checksums import read_json, write_json
-from turnout.machine.lock import holder_of, is_locked
+from turnout.machine.lock import is_locked
 from turnout.running.config.run_file import changed_settings
 from turnout.running.folder import LOCK_FILE
 from turnout.running.records.finding import read_run_list
@@ -30,6 +27,8 @@ from turnout.tasks import MetricInfo, Unit
 
 FILE = "state.json"
 RECORDS = "records.sqlite"
+ENDS = ("finished", "failed")  # how a run ends that is not killed or interrupted
+LATEST = 1 << 40  # no time is later, in seconds since the epoch
 DEEPEST = 4  # levels of folders that are searched
 
 
@@ -60,9 +59,7 @@ class RunState:
 
 
 def state_of(folder: Path) -> RunState:
-    settings, ended = FoundRun("", None, folder).settings(), {}
-    with suppress(OSError, UserError):
-        ended = read_json(folder / FILE, "the records still show how far it got")
+    settings, ended = FoundRun("", None, folder).settings(), _ended(folder)
     rounds = settings.get("rounds")
     rounds = rounds if isinstance(rounds, int) else None
     running = is_held(folder)
@@ -82,6 +79,17 @@ def state_of(folder: Path) -> RunState:
     state = "running" if running else ended.get("state") or ("finished" if complete else "interrupted")
     why = ended.get("why") if state in ("failed", "finished") else None
     return RunState(state, done, rounds, why, when, metric, value, info.unit, info.higher_is_better)
+
+
+def _ended(folder: Path) -> dict[str, Any]:
+    """What `state.json` says of how a run ended; nothing if it cannot be read or was not written by a run."""
+    try:
+        found = read_json(folder / FILE, "the records still show how far it got")
+    except (OSError, UserError):
+        return {}
+    state, why, at = (found.get(name) for name in ("state", "why", "at"))
+    is_time = isinstance(at, int | float) and 0 <= at < LATEST
+    return found if state in ENDS and isinstance(why, str | None) and is_time else {}
 
 
 def is_complete(folder: Path, experiment: Experiment) -> bool:
@@ -140,19 +148,7 @@ def _measured(folder: Path, settings: dict[str, Any]) -> tuple[int, str | None, 
         metric = wanted if wanted in names else next(iter(names), None)
         values = records.curve(metric)[1].tolist() if metric else []
         info = glossary.info(metric) if metric else MetricInfo(True)
-    return (0 if last is None else last + 1), metric, values[-1] if values else None, info
-
-
-def interrupt(folder: Path) -> None:
-    """Interrupt the process that holds a folder's lock, as Ctrl-C does; its run can be resumed."""
-    if not is_held(folder):
-        raise UserError(f"nothing is running in {folder}")
-    holder = holder_of(folder / LOCK_FILE)
-    if holder is None:
-        raise UserError(f"cannot find the process that runs in {folder}: stop it where it was started")
-    if holder.host != socket.gethostname():
-        raise UserError(f"{folder} is used by {holder}: stop it there")
-    os.kill(holder.process, signal.SIGINT)
+        return (0 if last is None else last + 1), metric, values[-1] if values else None, info
 
 
 # -- lists of runs

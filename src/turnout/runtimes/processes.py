@@ -42,6 +42,7 @@ CANNOT_TRAVEL = (
 )
 PATIENCE = datetime.timedelta(days=1)  # for a process that is silent; one that has ended is noticed at once
 START_SECONDS = 120.0
+FEW_FILES = "if there are too few open files (ulimit -n), allow more"
 HOST = "127.0.0.1"
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -181,7 +182,10 @@ def start_ranks(size: int) -> Ranks:
     """Start the others on this machine, each as this module with PORT RANK SIZE."""
     if dist.is_initialized():
         raise UserError("this program uses torch.distributed itself: runtime.kind = 'processes' cannot start it again")
-    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    try:
+        store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    except RuntimeError as error:
+        raise UserError(f"processes cannot be connected ({str(error).splitlines()[0][:160]}): {FEW_FILES}") from error
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     command = [sys.executable, "-m", "turnout.runtimes.processes", str(store.port)]
     others = [

@@ -191,8 +191,9 @@ class ModelPlan:
             number = models.index(entry.model) if entry.model in models else len(models)
             models += [entry.model] if number == len(models) else []
             client, names = entry.client, known.names or ()
-            digits = isinstance(client, str) and client.isdecimal() and client not in names
-            found = known.number(int(client) if digits else client)  # digits that are not a name are a number too
+            found = known.number(client)
+            if found is None:  # digits that are not a name are a number too
+                found = ClientNames(None, known.clients).number(client)
             if found is None:
                 hint = nearest(str(client), names) if names else f"they are 0 to {(known.clients or 0) - 1}"
                 raise UserError(f"algorithm.models names client {client!r}, and there is none: {hint}")

@@ -7,6 +7,7 @@ Shape letters: C clients asked for, N all clients.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,10 +90,12 @@ class ClientNames:
 
         >>> ClientNames(("ada", "bob")).number("bob"), ClientNames(None, 3).number("2"), ClientNames(None, 3).number(3)
         (1, 2, None)
+        >>> ClientNames(None, 9).number("03"), ClientNames(None, 9).number("٣")
+        (None, None)
         """
         if isinstance(client, str) and self.names is not None:
             return self._number_of.get(client)
-        if isinstance(client, str) and not client.isdecimal():
+        if isinstance(client, str) and not re.fullmatch("0|[1-9][0-9]{0,17}", client):  # "03" is not client 3
             return None
         limit = 2**62 if self.clients is None else self.clients
         return int(client) if 0 <= int(client) < limit else None

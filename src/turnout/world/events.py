@@ -149,7 +149,7 @@ class EventLog:
             client = number_of(name, setting, f"{where}: ")
             if event == "outside":
                 outside.append(client)
-            elif not t.isdecimal():
+            elif not t.isdecimal() or len(t) > 18:
                 raise UserError(f"{where}: round must be a whole number from 0, got {t!r}")
             else:
                 events.append(Join(client, int(t)) if event == "join" else Leave(client, int(t), event == "vanish"))

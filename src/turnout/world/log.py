@@ -55,7 +55,7 @@ class TurnoutTable:
     ) -> Self:  # fmt: skip
         """A log of (round, client, work) in any order. Clients are sorted by name where all names are numbers."""
         order_M = np.arange(len(names))
-        if all(name.isdecimal() for name in names):
+        if all(name.isdecimal() and len(name) < 19 for name in names):
             order_M = np.argsort([int(name) for name in names], kind="stable")
         rank_M = np.argsort(order_M).astype(np.int32)
         round_N, client_N, work_N = rows[0].astype(np.int32), rank_M[rows[1]], rows[2]

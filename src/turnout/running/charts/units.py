@@ -54,7 +54,7 @@ def show(value: float, unit: Unit = "number") -> str:
     >>> show(0.8734, "percent"), show(1234567.0), show(0.012345), show(float("nan"))
     ('87.3 %', '1,234,567', '0.0123', '–')
     """
-    if math.isnan(value):
+    if math.isnan(value) or (math.isinf(value) and unit in ("bytes", "seconds")):
         return "–"
     if unit == "percent":
         return f"{100 * value:.1f} %"
@@ -103,6 +103,7 @@ def sparkline(values: Iterable[float], width: int = 24) -> str:
     def block(value: float) -> str:
         if not math.isfinite(value):
             return " "
-        return _BLOCKS[round(7 * (value - low) / (high - low))] if high > low else _BLOCKS[3]
+        span = high / 2 - low / 2  # halves: the difference of two large numbers may not be finite
+        return _BLOCKS[round(7 * ((value / 2 - low / 2) / span))] if span > 0 else _BLOCKS[3]
 
     return "".join(map(block, points))

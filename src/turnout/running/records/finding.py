@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -41,13 +42,15 @@ def read_run_list(folder: Path) -> FoundRuns:
     try:
         runs = [FoundRun(str(e["variant"]), int(e["seed"]), folder / str(e["path"])) for e in found["runs"]]
         for below in (PurePath(str(e["path"])) for e in found["runs"]):  # written to, and the list may be a stranger's
+            with suppress(FileNotFoundError, NotADirectoryError):
+                (folder / below).lstat()  # a name that no file can have
             if below.is_absolute() or ".." in below.parts:
                 raise UserError(f"{path} lists a run outside its folder ({below}): it cannot be resumed; make it again")
         named = {key: found[key] for key in ("target", "metric") if found.get(key) is not None}
         return FoundRuns(str(found.get("title") or folder.absolute().name), runs, named=named)
     except UserError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, OverflowError, ValueError, KeyError, TypeError, AttributeError) as error:
         like = '{"title": ..., "runs": [{"variant": ..., "seed": ..., "path": ...}]}'
         raise Damaged(path, f"it is not a list of runs, {like}: {error!r}", THEN) from error
 
@@ -86,6 +89,7 @@ def find_runs(folder: str | Path) -> Runs:
 
 def _read_run(run: FoundRun) -> RunRecords:
     with Records.read(run.path / FILE) as records:
+        records.check_kinds()
         friends = list(records.rows("SELECT 1 FROM clients WHERE friend >= 0 AND friend != client LIMIT 1"))
         return RunRecords(
             run.variant,

@@ -30,6 +30,7 @@ from turnout.running.records.schema import (
     as_column,
     connect,
     explained,
+    odd_value,
     transaction,
 )
 from turnout.tasks import MetricInfo
@@ -71,8 +72,13 @@ class Records:
     def __enter__(self) -> Records:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        """Close; an error in the block that is due to a value of another kind in the file is raised as its damage."""
+        try:
+            if isinstance(error, ArithmeticError | TypeError | ValueError) and not isinstance(error, UserError):
+                self.check_kinds(everywhere=True)
+        finally:
+            self.close()
 
     # -- writing
 
@@ -138,6 +144,12 @@ class Records:
         if (why := self._damage()) is not None:
             raise Damaged(self.path, why, RESTORE)
 
+    def check_kinds(self, everywhere: bool = False) -> None:
+        """Refuse records with a text among numbers, and the like; `everywhere`: also in the large tables."""
+        with explained(self.path):
+            if (why := odd_value(self.db, everywhere)) is not None:
+                raise Damaged(self.path, why, RESTORE)
+
     def _damage(self) -> str | None:
         """What is damaged, in words; None if nothing is."""
         found = self._one("PRAGMA integrity_check(1)")
@@ -170,7 +182,8 @@ class Records:
     def rows(self, query: str, *values: Any) -> Generator[tuple[Any, ...], None, None]:
         """The rows of a query, one by one: a run of any length fits."""
         with explained(self.path):
-            yield from self.db.execute(query, values)
+            for row in self.db.execute(query, values):  # noqa: UP028  a cursor may outlive its connection
+                yield row
 
     def _one(self, query: str, *values: Any) -> Any:
         return next((row[0] for row in self.rows(query, *values)), None)
@@ -229,7 +242,10 @@ class Records:
         return self._names("client_evaluations")
 
     def _names(self, table: str, where: str = "") -> list[str]:
-        return [name for (name,) in self.rows(f"SELECT DISTINCT name FROM {table}{where} ORDER BY name")]
+        found = [name for (name,) in self.rows(f"SELECT DISTINCT name FROM {table}{where} ORDER BY name")]
+        if not all(isinstance(name, str) for name in found):
+            raise Damaged(self.path, f"{table}.name has a value that is not text", RESTORE)
+        return found
 
     def curve(self, metric: str) -> tuple[Column, Column]:
         """An evaluated metric, or a column of the rounds, as (rounds, values) without missing values."""
@@ -242,7 +258,8 @@ class Records:
             values = columns[metric].astype(np.float64)
         except ValueError:
             raise UserError(f"{metric!r} in {self.path} is text, not a number; it has no curve") from None
-        return columns["round"][~np.isnan(values)], values[~np.isnan(values)]
+        rounds_T = np.array(columns["round"].tolist(), np.int64)
+        return rounds_T[~np.isnan(values)], values[~np.isnan(values)]
 
     def clients(self, t: int | None = None) -> dict[str, Column]:
         """The rows of the clients, of one round or of all, as columns ordered by round and client.
@@ -265,7 +282,7 @@ class Records:
             raise UserError(f"{self.path} has no client metric {name!r}; {nearest(name, self.client_metrics())}")
         query = "SELECT client, value FROM client_evaluations WHERE name = ? AND round = ? ORDER BY client"
         clients, values = zip(*self.rows(query, name, t), strict=True)
-        return as_column(list(clients)), as_column(list(values))
+        return np.array(clients, np.int64), as_column(list(values)).astype(np.float64)
 
     def events(self) -> list[tuple[Any, ...]]:
         """(round, client, kind, detail) of every event of the membership, in order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +47,7 @@ CREATE TABLE metrics (place INTEGER PRIMARY KEY, name TEXT, higher_is_better INT
 CREATE TABLE warnings (place INTEGER PRIMARY KEY, words TEXT);
 CREATE TABLE sums (round INTEGER PRIMARY KEY, digest TEXT);
 """
+KINDS = {"INTEGER": ("integer",), "REAL": ("real", "integer"), "TEXT": ("text",), "": ("real", "integer", "text")}
 KEYS = {
     "rounds": ("round",),
     "extras": ("round", "name"),
@@ -131,6 +132,26 @@ def _check(db: sqlite3.Connection, path: Path, create: bool, locks: bool) -> Non
     db.execute("PRAGMA synchronous = NORMAL")  # survives a kill; with `Records.sync` also a power cut
     if not create:
         db.execute("PRAGMA query_only = ON")
+
+
+def odd_value(db: sqlite3.Connection, everywhere: bool) -> str | None:
+    """Where a column holds a value of another kind than it should, such as a text among numbers; None: nowhere.
+
+    everywhere  also in tables with a row for each client, which takes longer
+    """
+    with closing(sqlite3.connect(":memory:")) as ours:
+        ours.executescript(SCHEMA)
+        tables = [name for (name,) in ours.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = {table: ours.execute(f"PRAGMA table_info({table})").fetchall() for table in tables}
+    for table, described in columns.items():
+        if "client" in table and not everywhere:
+            continue
+        kinds = {name: (*KINDS[kind], "null") for _, name, kind, *_ in described}
+        is_odd = {name: f"typeof({name}) NOT IN {kinds[name]}" for name in kinds}
+        if db.execute(f"SELECT 1 FROM {table} WHERE {' OR '.join(is_odd.values())} LIMIT 1").fetchone():
+            name = next(n for n, odd in is_odd.items() if db.execute(f"SELECT 1 FROM {table} WHERE {odd}").fetchone())
+            return f"{table}.{name} has a value that is not {' or '.join(kinds[name])}"
+    return None
 
 
 @contextmanager

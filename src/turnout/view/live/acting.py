@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,9 +19,10 @@ from turnout.errors import UserError, nearest
 from turnout.recipes import recipes
 from turnout.running.config.dotted import Code
 from turnout.running.folder import contents, file_name
-from turnout.running.state import interrupt
+from turnout.running.state import is_held
 from turnout.view.live.watched import WatchedFolder
 
+MOST_RUNNING = 8  # runs started from a page at the same time
 LOGS = ".watch"  # output of started runs, below the watched folder
 
 
@@ -36,19 +39,20 @@ class Actions:
 
     watched  the folder
     started  the runs started from here, by name
+    lock     held while a button acts: of several starts of one name, one runs
     """
 
     watched: WatchedFolder
     started: dict[str, Started] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def act(self, what: str, wanted: dict[str, Any]) -> str:
         """Do what a button says; the name of the run."""
-        if what == "start":
-            return self.start(wanted)
         acts = {"stop": self.stop, "resume": self.resume}
-        if what not in acts:
+        if what != "start" and what not in acts:
             raise UserError(f"there is no button {what!r}")
-        return acts[what](str(wanted.get("name", "")))
+        with self.lock:
+            return self.start(wanted) if what == "start" else acts[what](str(wanted.get("name", "")))
 
     def start(self, wanted: dict[str, Any]) -> str:
         """Run a recipe or an experiment file in a new folder."""
@@ -88,8 +92,17 @@ class Actions:
         return name
 
     def stop(self, name: str) -> str:
-        """Interrupt a run."""
-        interrupt(self.watched.path(name))
+        """Interrupt a run that was started from here, as Ctrl-C does; it can be resumed.
+
+        No other process gets a signal, whatever a lock file says: a process that has this one as its parent keeps its
+        number until this one has seen it end.
+        """
+        if name in self.started and self.started[name].process.poll() is None:
+            self.started[name].process.send_signal(signal.SIGINT)
+        elif is_held(self.watched.path(name)):
+            raise UserError(f"{name} was not started from this page: stop it where it was started")
+        else:
+            raise UserError(f"nothing is running in {name}")
         return name
 
     def failures(self) -> dict[str, str]:
@@ -104,6 +117,8 @@ class Actions:
     def _run(self, name: str, arguments: Sequence[str]) -> None:
         if name in self.started and self.started[name].process.poll() is None:
             raise UserError(f"{name} is running already")
+        if sum(started.process.poll() is None for started in self.started.values()) >= MOST_RUNNING:
+            raise UserError(f"{MOST_RUNNING} runs that were started from here are running: stop one, or wait")
         logs = self.watched.folder / LOGS
         logs.mkdir(parents=True, exist_ok=True)
         log = logs / f"{file_name(name)}.log"

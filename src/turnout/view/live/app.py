@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from importlib import resources
@@ -35,6 +36,7 @@ STATIC = {
 }
 KINDS = {".css": "text/css", ".js": "text/javascript"}
 MOST_BYTES = 20_000  # of what a page sends to a button
+FORM_SECONDS = 10.0  # until all of it must be there
 MOST_DIGITS = 18  # of a number in an address
 
 Values = dict[str, Any]
@@ -83,10 +85,14 @@ def make_app(folder: Path, rules: Rules) -> Starlette:
     async def act(request: Request) -> Response:
         """What a button does: the name of the run, or why not."""
         body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MOST_BYTES:
-                return JSONResponse({"error": "that is more than a form holds"}, 413)
+        try:
+            async with asyncio.timeout(FORM_SECONDS):
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > MOST_BYTES:
+                        return JSONResponse({"error": "that is more than a form holds"}, 413)
+        except TimeoutError:
+            return JSONResponse({"error": "the form took too long to arrive"}, 408, {"Connection": "close"})
         try:
             wanted = json.loads(body or b"{}")
             if not isinstance(wanted, dict):

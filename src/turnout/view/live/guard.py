@@ -12,7 +12,6 @@ import hmac
 import ipaddress
 import platform
 from dataclasses import dataclass, field
-from http.cookies import SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import MutableHeaders
@@ -104,9 +103,9 @@ class Guard:
             return
         request = Request(scope)
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        kept = SimpleCookie(request.headers.get("cookie", "")).get(self.rules.cookie)
+        kept = request.cookies.get(self.rules.cookie)
         has_token = scheme.lower() == "bearer" and self.rules.knows(given.strip())
-        may_act = has_token or (kept is not None and self.rules.knows(kept.value))
+        may_act = has_token or self.rules.knows(kept)
         scope.setdefault("state", {})["may_act"] = may_act
         refusal = self._refusal(request, may_act)
 

@@ -36,7 +36,8 @@ RECORDED: dict[str, tuple[str, Unit, str]] = {
     "bytes": ("Bytes, both ways", "bytes", "coalesce(k.bytes_up, 0) + coalesce(k.bytes_down, 0)"),
     "loss": ("Training loss", "number", "k.loss"),
     "friend": (
-        "Friend that stood in for it", "count", "CASE WHEN k.friend >= 0 AND k.friend != k.client THEN k.friend END",
+        "Friend that stood in for it", "count",
+        "CASE WHEN k.friend BETWEEN 0 AND 1e15 AND k.friend != k.client THEN k.friend END",
     ),
 }  # fmt: skip
 # A client's rows are found one by one in each round: CROSS JOIN keeps SQLite from scanning all rows instead.
@@ -101,7 +102,7 @@ def clients_page(watched: WatchedFolder, name: str, page: int, order: str, numbe
     run = runs.runs[number]
     main = next(iter(runs.glossary.in_order(run.client_values)), None)
     with Records.read(run.path / RECORDS) as records:
-        found = list(records.rows(_CLIENTS))
+        found = [(int(c), *more, None if t is None else int(t)) for c, *more, t in records.rows(_CLIENTS)]
     ids, values = run.client_values[main] if main else (np.array([]), np.array([]))
     measured = dict(zip(ids.tolist(), values.tolist(), strict=True))
     rows = [(*row, measured.pop(row[0], None)) for row in found]  # (client, asked, answered, work, last, value)

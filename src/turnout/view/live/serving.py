@@ -7,14 +7,18 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from turnout.errors import UserError
 from turnout.view.live.app import make_app
 from turnout.view.live.guard import Rules, is_loopback
 
 PORT = 8811
+REQUEST_SECONDS = 10.0  # until a request must be there
+MOST_CONNECTIONS = 100  # at the same time; a further one is answered that the server is busy
 TRIED = 20  # ports from there on, where none is asked for
 
 
@@ -27,9 +31,26 @@ def serve(
         say(address(rules))
         app = make_app(folder, rules)
         config = uvicorn.Config(
-            app, log_level="warning", timeout_graceful_shutdown=3, server_header=False, lifespan="off"
-        )
+            app, http=_Connection, ws="none", log_level="warning", timeout_graceful_shutdown=3, server_header=False,
+            lifespan="off", limit_concurrency=MOST_CONNECTIONS,
+        )  # fmt: skip
         _Server(config).run(sockets=[listener])
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed where a request takes too long to arrive; uvicorn itself would wait for ever."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(REQUEST_SECONDS, self._look, None)
+
+    def _look(self, before: object) -> None:
+        """Close if no request has begun since the last look: `before` is the request that was answered last then."""
+        waits = self.cycle is before and (self.cycle is None or self.cycle.response_complete)
+        if waits or self.transport.is_closing():
+            self.transport.close()
+        else:
+            self.loop.call_later(REQUEST_SECONDS, self._look, self.cycle)
 
 
 class _Server(uvicorn.Server):

@@ -45,7 +45,7 @@ def facts(runs: Runs) -> list[tuple[str, str]]:
         found.append((f"runs of {len(variants)} variants" if len(variants) > 1 else "runs", f"{len(every)}"))
     rounds = sorted({len(run.rounds["round"]) for run in every})
     found.append(("rounds", f"{rounds[0]:,}" if len(rounds) == 1 else f"{rounds[0]:,} – {rounds[-1]:,}"))
-    members = max((int(run.rounds["members"].max()) for run in every if len(run.rounds["members"])), default=0)
+    members = max((int(np.nan_to_num(run.rounds["members"]).max(initial=0)) for run in every), default=0)
     found.append(("clients", f"{members:,}"))
     leading = results(runs).leading
     if runs.metrics and (leading is not None or len(variants) == 1):  # else several cannot be ranked
