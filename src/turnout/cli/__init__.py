@@ -32,6 +32,7 @@ from typing import Annotated, Any, NamedTuple
 
 import click
 import typer
+from click.shell_completion import CompletionItem
 from typer.core import TyperGroup
 
 from turnout import __version__
@@ -96,7 +97,7 @@ COMMANDS = {
 ELSEWHERE = {"study": "turnout-papers"}  # commands of packages that may not be installed
 
 typer.core.HAS_RICH = False  # help is plain text here, and with rich its brackets would have backslashes
-PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "add_completion": False}
+PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
 @cache
@@ -138,6 +139,12 @@ class CommandTable(TyperGroup):
                 print_error(f"warning: cannot load the command {cmd_name!r} of {entry.value} ({why})", "yellow")
         return None
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands that begin so, and options; nothing is loaded."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=_about(name)) for name in names), *options]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, _about(name)) for name in self.list_commands(ctx)])
@@ -154,7 +161,7 @@ def _about(name: str) -> str:
 def as_command(name: str, thing: Any) -> click.Command:
     """The command of a function, or of a Typer app."""
     if not isinstance(thing, typer.Typer):
-        function, thing = thing, typer.Typer(**PLAIN)
+        function, thing = thing, typer.Typer(add_completion=False, **PLAIN)
         thing.command(name)(function)
     found = typer.main.get_command(thing)
     found.name = name
