@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -152,6 +153,10 @@ def interrupt(folder: Path) -> None:
         raise UserError(f"cannot find the process that runs in {folder}: stop it where it was started")
     if holder.host != socket.gethostname():
         raise UserError(f"{folder} is used by {holder}: stop it there")
+    if sys.platform == "win32":  # there os.kill ends a process at once, whichever signal is given
+        raise UserError(
+            f"{folder} is used by {holder}, and Windows cannot interrupt it: press Ctrl-C where it was started"
+        )
     os.kill(holder.process, signal.SIGINT)
 
 

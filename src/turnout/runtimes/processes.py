@@ -181,7 +181,12 @@ def start_ranks(size: int) -> Ranks:
     """Start the others on this machine, each as this module with PORT RANK SIZE."""
     if dist.is_initialized():
         raise UserError("this program uses torch.distributed itself: runtime.kind = 'processes' cannot start it again")
-    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    try:
+        store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    except (AttributeError, RuntimeError) as error:  # torch was built without it, or without its network library
+        raise UserError(
+            f"this torch cannot start several processes here ({error}): use runtime.kind = 'in-process'"
+        ) from error
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     command = [sys.executable, "-m", "turnout.runtimes.processes", str(store.port)]
     others = [
