@@ -1,13 +1,13 @@
 # Two commands do everything: `make demo` and `make test`.
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 READY := $(VENV)/.ready
 
 # Many tests start programs, which begin sooner where what is imported was compiled before.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-gpu campaign mutants bench docs wheel format clean
+.PHONY: demo test test-slow test-gpu campaign mutants bench docs lint-ci wheel format clean
 
 demo: $(READY)
 	$(BIN)/turnout run
@@ -44,6 +44,12 @@ test-gpu:
 docs: $(READY)
 	$(BIN)/pip install --quiet -e '.[docs]' -c constraints.txt
 	$(BIN)/mkdocs build --quiet
+
+# The workflow files of the public forge (.github), as the forge reads them.
+lint-ci: $(READY)
+	$(BIN)/pip install --quiet check-jsonschema yamllint
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/yamllint --strict -d '{extends: default, rules: {line-length: {max: 120}}}' .github
 
 wheel: $(READY)
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./papers

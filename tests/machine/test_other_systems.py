@@ -29,7 +29,7 @@ for module, names in {
     for name in names:
         delattr(module, name)
 multiprocessing.get_all_start_methods = lambda: ["spawn"]
-"""  # sitecustomize.py of each process
+"""  # the module sitecustomize of each process
 
 
 def test_runs_side_by_side_need_neither_fork_nor_file_locks(tmp_path: Path):
