@@ -200,7 +200,7 @@ def test_a_slow_node_is_left_alone_and_its_late_reply_is_discarded(tmp_path):
     ("change", "says"),
     [
         ({"world.participation": to.participation.Dropout(0.3)}, "simulates who turns up"),
-        ({"world.events": (to.Join(1, 2),)}, "let devices join and leave"),
+        ({"world.events": (to.Join(1, 2),)}, "leave it out"),
         ({"evaluate.substitution": True}, "only a simulation"),
         ({"runtime": to.runtime.InProcess()}, 'runtime.kind = "flower"'),
     ],
