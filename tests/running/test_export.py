@@ -59,10 +59,11 @@ def test_a_card_says_who_took_part_and_what_only_its_author_knows(folder: Path, 
     (folder / "log.csv").write_text(log)
     absent = f'world.participation={{kind="turnout-log", path="{(folder / "log.csv").as_posix()}"}}'
     command = ["run", folder / "small.toml", "--set", absent, "--set", "world.events=[]", "--out", folder / "absent"]
-    assert turnout(*command, "-q") == 0
+    assert turnout(*command, "--set", 'title="a <b> | c"', "-q") == 0
     assert turnout("export", folder / "absent", "--card", folder / "card.md") == 0
     card = (folder / "card.md").read_text()
     assert card.startswith("---\nlibrary_name: turnout\n")
+    assert "\n# a \\<b\\> \\| c\n" in card
     assert "- A client replied in 0.0 % to 100.0 % of the rounds in which it was asked (median 100.0 %).\n" in card
     assert "- 1 of 6 clients never replied, so the model has not seen their data: 2.\n" in card
     run = to.open_run(folder / "absent")

@@ -7,6 +7,7 @@ records: the card says so, and leaves them to its author.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -36,12 +37,12 @@ def model_card(folder: Path) -> str:
     about = json.loads(run.text("data.json") or "{}")
     made = json.loads(run.text("environment.json") or "{}")
     kinds, unit = common_kinds(runs), runs.glossary.unit
-    lines = ["---", "library_name: turnout", "tags:", "- federated-learning", "---", "", f"# {runs.title}", ""]
+    lines = ["---", "library_name: turnout", "tags:", "- federated-learning", "---", "", f"# {_cell(runs.title)}", ""]
     versions = ", ".join(f"{name} {made[name]}" for name in ("turnout", "torch", "python") if name in made)
     lines += [f"Trained with federated learning ({versions}); seed {run.seed_number}.", ""]
     if about:
         lines += [f"- Input: {' × '.join(map(str, about['input_shape']))} numbers ({about['input_type']})"]
-        labels = [str(label) for label in about["labels"]]
+        labels = [_cell(str(label)) for label in about["labels"]]
         shown = ", ".join(labels[:20]) + (", ..." if len(labels) > 20 else "")
         lines += [f"- Output: {about['classes']} numbers" + (f", one for each label: {shown}" if labels else ""), ""]
     lines += ["## Training", "", *_table(("part", "kind"), kinds), ""]
@@ -63,7 +64,7 @@ def _limits(run: RunRecords) -> Iterator[str]:
     share_C = np.array([float((work_N[client_N == client] > 0).mean()) for client in asked])
     lowest, median, highest = _spread(share_C, "percent")
     yield f"- A client replied in {lowest} to {highest} of the rounds in which it was asked (median {median})."
-    never = [run.client(int(client)) for client in asked[share_C == 0]]
+    never = [_cell(run.client(int(client))) for client in asked[share_C == 0]]
     if never:
         names = f"{', '.join(never[:20])}{', ...' if len(never) > 20 else ''}"
         yield f"- {len(never)} of {len(asked)} clients never replied, so the model has not seen their data: {names}."
@@ -79,5 +80,10 @@ def _spread(values: Sequence[float] | np.ndarray, unit: Unit) -> tuple[str, str,
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in (head, ["---"] * len(head), *rows)]
+    cells = [[_cell(cell) for cell in row] for row in (head, ["---"] * len(head), *rows)]
     return [f"| {' | '.join(row)} |" for row in cells]
+
+
+def _cell(text: str) -> str:
+    """A text of others, such as a client's name, on one line and without Markdown or HTML of its own."""
+    return re.sub(r"([\\`*\[\]<>|])", r"\\\1", " ".join(text.split()))
