@@ -1,14 +1,14 @@
 # Two commands do everything: `make demo` and `make test`.
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 ALONE := $(VENV)/.alone
 READY := $(VENV)/.ready
 
 # Many tests start programs, which begin sooner where what is imported was compiled before.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-gpu test-machines campaign mutants bench docs wheel format clean
+.PHONY: demo test test-slow test-gpu test-machines campaign mutants bench docs lint-ci wheel format clean
 
 demo: $(ALONE)
 	$(BIN)/turnout run
@@ -52,6 +52,12 @@ test-machines: $(READY)
 docs: $(READY)
 	$(BIN)/pip install --quiet -e '.[docs]' -c constraints.txt
 	$(BIN)/mkdocs build --quiet
+
+# The workflow files of the public forge (.github), as the forge reads them.
+lint-ci: $(READY)
+	$(BIN)/pip install --quiet check-jsonschema yamllint
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/yamllint --strict -d '{extends: default, rules: {line-length: {max: 120}}}' .github
 
 # Source distributions and wheels of turnout (with compiled kernels) and turnout-papers, in dist/.
 wheel: $(ALONE)

@@ -2,8 +2,9 @@
 
 A recipe is a public function that is annotated `-> Experiment` or `-> dict[str, Experiment]` (variants by name) and can
 be called without arguments. There is no registry: the recipes below are those of the core; an installed package adds
-its own through an entry point of the group `turnout.recipes`, whose value is a module or a package of modules; and
-any function is a recipe by its dotted path, `turnout run package.module:function`.
+its own by entry points of the group `turnout.recipes`, whose value is one function, `package.module:function`, or a
+module or a package of modules with several; and any function is a recipe by its dotted path, `turnout run
+package.module:function`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
 import turnout.models as models
@@ -72,24 +73,30 @@ def absence(away: float = 0.8, others_away: float = 0.1, rounds: int = 60) -> di
 
 
 def recipes() -> dict[str, Recipe]:
-    """All recipes by name: those of the core, then those of installed packages.
+    """All recipes by name: those of the core, then those of installed packages, which this imports.
 
     >>> list(recipes())[:2]
     ['digits', 'absence']
     """
     found = dict(_CORE)
     for entry in entry_points(group="turnout.recipes"):
-        try:
-            module = importlib.import_module(entry.value)
-            names = pkgutil.iter_modules(getattr(module, "__path__", []), f"{entry.value}.")
-            modules = [module, *(importlib.import_module(info.name) for info in names)]
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            warnings.warn(f"the recipes of {entry.value} cannot be loaded ({why})", stacklevel=2)
-            continue
-        for one in modules:
-            found = found | _recipes_in(one) | found  # the core's own stay
+        found = found | _loaded(entry) | found  # the core's own stay
     return found
+
+
+def _loaded(entry: EntryPoint) -> dict[str, Recipe]:
+    """The recipes of an entry point; none, with a warning, if it cannot be loaded."""
+    try:
+        loaded = entry.load()
+        if not isinstance(loaded, ModuleType):
+            return {entry.name: loaded}
+        names = pkgutil.iter_modules(getattr(loaded, "__path__", []), f"{entry.value}.")
+        modules = [loaded, *(importlib.import_module(info.name) for info in names)]
+    except Exception as error:  # any failure of an installed package's import
+        why = f"{type(error).__name__}: {error}"
+        warnings.warn(f"the recipes of {entry.value} cannot be loaded ({why})", stacklevel=3)
+        return {}
+    return {name: recipe for module in modules for name, recipe in _recipes_in(module).items()}
 
 
 def _recipes_in(module: ModuleType) -> dict[str, Recipe]:
@@ -110,9 +117,14 @@ _CORE = _recipes_in(sys.modules[__name__])
 
 
 def find_recipe(name: str) -> Recipe | None:
-    """A recipe by name; other packages are imported only if the core has none of that name."""
+    """A recipe by name: the core's, that of an entry point of this name, or one in a module with several."""
     name = name.replace("_", "-")
-    return _CORE.get(name) or recipes().get(name)
+    if name in _CORE:
+        return _CORE[name]
+    entries = entry_points(group="turnout.recipes")
+    named = [entry for entry in entries if entry.attr and entry.name == name]
+    found = (_loaded(entry).get(name) for entry in [*named, *(entry for entry in entries if not entry.attr)])
+    return next((recipe for recipe in found if recipe is not None), None)
 
 
 def cook(name: str) -> dict[str, Experiment]:

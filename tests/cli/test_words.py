@@ -274,3 +274,23 @@ def test_at_80_columns_the_bar_and_the_table_stay_readable():
         assert re.search(r"(\d+:\d\d|-:--)$", line), line
     assert any("accuracy" in line for line in bars)
     assert any(line.startswith("not shown at this width: ") for line in lines)
+
+
+@pytest.mark.parametrize(("words", "found"), [("turnout s", {"show", "study"}), ("turnout run --res", {"--resume"})])
+def test_a_shell_completes_commands_and_options(words: str, found: set[str]):
+    environment = os.environ | {
+        "_TURNOUT_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    command = [sys.executable, "-X", "importtime", "-m", "turnout"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert set(done.stdout.split()) == found
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert not {"torch", "turnout_papers"} & loaded  # an answer within the time between two keys
+
+
+def test_the_script_for_a_shell_is_printed():
+    environment = os.environ | {"_TURNOUT_COMPLETE": "source_bash"}
+    done = subprocess.run([sys.executable, "-m", "turnout"], env=environment, capture_output=True, text=True)
+    assert "_TURNOUT_COMPLETE=complete_bash" in done.stdout

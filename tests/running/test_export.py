@@ -51,6 +51,31 @@ def there(*libraries: str) -> bool:
     return all(importlib.util.find_spec(name) is not None for name in libraries)
 
 
+# -- the model card
+
+
+def test_a_card_says_who_took_part_and_what_only_its_author_knows(folder: Path, capsys: Capture) -> None:
+    log = "round,client,work\n" + "".join(f"{t},{c},{float(c != 2)}\n" for t in range(2) for c in range(6))
+    (folder / "log.csv").write_text(log)
+    absent = f'world.participation={{kind="turnout-log", path="{(folder / "log.csv").as_posix()}"}}'
+    command = ["run", folder / "small.toml", "--set", absent, "--set", "world.events=[]", "--out", folder / "absent"]
+    assert turnout(*command, "--set", 'title="a <b> | c"', "-q") == 0
+    assert turnout("export", folder / "absent", "--card", folder / "card.md") == 0
+    card = (folder / "card.md").read_text()
+    assert card.startswith("---\nlibrary_name: turnout\n")
+    assert "\n# a \\<b\\> \\| c\n" in card
+    assert "- A client replied in 0.0 % to 100.0 % of the rounds in which it was asked (median 100.0 %).\n" in card
+    assert "- 1 of 6 clients never replied, so the model has not seen their data: 2.\n" in card
+    run = to.open_run(folder / "absent")
+    assert f"| global_accuracy | {100 * run.final('global_accuracy'):.1f} % |" in card
+    assert "- Input: 60 numbers (float32)\n- Output: 10 numbers" in card
+    assert "| substitution | friends |" in card
+    assert "- **Licence**" in card
+    capsys.readouterr()
+    assert turnout("export", folder / "four", "--card", folder / "card.md") == 2
+    assert "holds 4 runs, and a card is of one" in capsys.readouterr().err
+
+
 # -- the model
 
 
@@ -172,7 +197,7 @@ def test_the_records_of_several_runs_are_one_table(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("", "say what to write: --model FILE, --csv DIR"),
+        ("", "say what to write: --model FILE, --card FILE, --csv DIR"),
         ("--client 3 --csv x", "--client chooses a model"),
         ("--model model.bin", "model.bin: a model's file ends in .safetensors, .pt2, .onnx"),
         ("--model m.pt2 --client bob", "there is no client 'bob': they are 0 to 5"),

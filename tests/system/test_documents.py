@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -44,6 +45,7 @@ NOT_RUN = {
         "it needs the other machines",
         "it needs the run of the demonstration above",
     ],
+    "extending.md": ["it installs packages"],
     "trust.md": ["it takes an hour"],
 }
 # Instead of these: any client, all clients, reported, sent, received, resumes, is not finite, wasted.
@@ -148,6 +150,21 @@ def test_versions_agree_and_the_newest_is_on_top():
     assert f"\nversion: {to.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
     assert versions == sorted(versions, key=lambda v: [int(n) for n in v.split(".")], reverse=True)
     assert [date for _, date in headings].count("unreleased") <= 1
+
+
+def test_the_list_of_stable_names_is_complete():
+    page = (ROOT / "docs" / "extending.md").read_text("utf-8")
+    listed = page.partition("- **Python**: ")[2].partition("- **Files**")[0]
+    assert sorted(set(re.findall(r"`(\w+)`", listed)) - {"turnout"}) == sorted(to.__dir__())
+
+
+def test_the_workflow_runs_make_test_with_every_python_of_the_classifiers():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    pythons = [line.rpartition(" ")[2] for line in settings["classifiers"] if "Python ::" in line]
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text("utf-8")
+    listed = ", ".join(f'"{version}"' for version in pythons)
+    assert f"python: [{listed}]\n" in workflow
+    assert "run: make test PYTHON=python\n" in workflow
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -17,7 +17,7 @@ from torch import nn
 import turnout as to
 from turnout.cli import main
 from turnout.running.config.dotted import Code
-from turnout.running.config.kinds import installed_kinds
+from turnout.running.config.kinds import installed_parts
 from turnout.running.config.read import from_table, load
 from turnout.view.live.acting import Actions
 from turnout.view.live.watched import WatchedFolder
@@ -443,7 +443,7 @@ def write_distribution(folder: Path, entry: str) -> None:
     about = folder / "their_kinds-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: their-kinds\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(f"[turnout.weighting]\nhalf = {entry}\n")
+    (about / "entry_points.txt").write_text(f"[turnout.parts]\nweighting.half = {entry}\n")
     (folder / "their_kinds.py").write_text(OWN)
 
 
@@ -451,7 +451,7 @@ def test_kinds_of_installed_entry_points_need_no_permission(here: Path, monkeypa
     installed = here.parent / "site-packages"
     write_distribution(installed, "their_kinds:Half")
     monkeypatch.syspath_prepend(str(installed))
-    installed_kinds.cache_clear()
+    installed_parts.cache_clear()
     try:
         (here / "my.toml").write_text(
             'rounds = 1\nworld.data.kind = "synthetic"\nalgorithm.weighting = { kind = "half", part = 0.75 }\n'
@@ -464,21 +464,21 @@ def test_kinds_of_installed_entry_points_need_no_permission(here: Path, monkeypa
         with pytest.raises(to.UserError, match="did you mean 'half'"):
             from_table({"algorithm": {"weighting": "hallf"}})
     finally:
-        installed_kinds.cache_clear()
+        installed_parts.cache_clear()
 
 
 def test_no_code_refuses_an_entry_point_that_lies_beside_the_file(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_distribution(here, "their_kinds:Half")
-    installed_kinds.cache_clear()
+    installed_parts.cache_clear()
     try:
         (here / "my.toml").write_text('rounds = 1\nalgorithm.weighting = "half"\n')
         assert main(["run", "my.toml", "--out", "out", "-q", "--no-code"]) == 2
         assert "--no-code refuses" in capsys.readouterr().err
         assert load("my.toml").algorithm.weighting.part == 0.5
     finally:
-        installed_kinds.cache_clear()
+        installed_parts.cache_clear()
 
 
 def test_modules_beside_a_strangers_file_are_not_found(

@@ -126,12 +126,15 @@ def test_the_best_of_several_is_named() -> None:
     assert (four.state.metric, four.state.value) == (f"weighting={best}: global_accuracy", pytest.approx(means[best]))
 
 
-def test_no_runs_is_a_sentence(capsys: Capture, tmp_path: Path) -> None:
+def test_no_runs_is_a_sentence(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert turnout("runs", "nowhere") == 2
     assert "there is no folder nowhere: runs are made by turnout run" in capsys.readouterr().err
-    assert turnout("runs", tmp_path) == 2
-    assert "holds no runs" in capsys.readouterr().err
+    assert turnout("runs", tmp_path) == 0
+    assert re.search("there are no runs in .*: `turnout run` makes one", capsys.readouterr().out)
     assert listed_runs(Path("."))[0].path.name == "four"
+    monkeypatch.chdir(tmp_path)
+    assert turnout("show") == 2
+    assert "there are no runs in" in capsys.readouterr().err
 
 
 def test_runs_outside_of_the_folder_runs_are_listed(

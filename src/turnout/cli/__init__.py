@@ -9,6 +9,8 @@ fleet.py      `turnout fleet`, `advise`
 deploying.py  `turnout deploy`, `turnout device`
 common.py     printing and options that several commands share
 
+Installed packages add commands by entry points of the group `turnout.commands`.
+
 May import everything. Commands do so when they are called, so that help and mistyped commands are answered without
 loading torch.
 """
@@ -24,10 +26,13 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, NamedTuple
 
 import click
 import typer
+from click.shell_completion import CompletionItem
 from typer.core import TyperGroup
 
 from turnout import __version__
@@ -81,25 +86,32 @@ COMMANDS = {
     "check": Command("turnout.cli.seeing:check", "Verify a run's files."),
     "predict": Command("turnout.cli.exporting:predict", "Predict the rows of a table with a run's model."),
     "export": Command(
-        "turnout.cli.exporting:export", "Write a run's trained model, or its records, for other programs."
+        "turnout.cli.exporting:export", "Write a run's trained model, a model card, or its records, for other programs."
     ),
     "init": Command("turnout.cli.looking:init", "Write an experiment file to start from."),
     "data": Command("turnout.cli.looking:data", "Show where data files are searched for."),
     "fleet": Command("turnout.cli.fleet:fleet", "Read a fleet's log and describe who turns up when.", "turnout.fleet"),
     "deploy": Command("turnout.cli.deploying:deploy", "Train on real devices through Flower.", "turnout.deploy"),
     "device": Command("turnout.cli.deploying:device", "Run a device of such a training.", "turnout.deploy"),
-    "study": Command("turnout_papers.cli:app", "Run published tables and decide their claims.", "turnout_papers"),
 }
+ELSEWHERE = {"study": "turnout-papers"}  # commands of packages that may not be installed
 
 typer.core.HAS_RICH = False  # help is plain text here, and with rich its brackets would have backslashes
-PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "add_completion": False}
+PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+
+
+@cache
+def added_commands() -> dict[str, EntryPoint]:
+    """The commands of installed packages, by name; none is loaded."""
+    return {entry.name: entry for entry in entry_points(group="turnout.commands") if entry.name not in COMMANDS}
 
 
 class CommandTable(TyperGroup):
     """A group of commands that are listed from the table and imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, row in COMMANDS.items() if importlib.util.find_spec(row.needs) is not None]
+        own = [name for name, row in COMMANDS.items() if importlib.util.find_spec(row.needs) is not None]
+        return [*own, *added_commands()]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -107,28 +119,49 @@ class CommandTable(TyperGroup):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            if close := near(args[0], self.list_commands(ctx)):
+            if (package := ELSEWHERE.get(args[0])) is not None and args[0] not in added_commands():
+                error.message = f"{error.message} It is a command of another package: pip install {package}"
+            elif close := near(args[0], [name for name in self.list_commands(ctx) if name != args[0]]):
                 error.message = f"{error.message} Did you mean {' or '.join(map(repr, close))}?"
             raise
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if (row := COMMANDS.get(cmd_name)) is None:
-            return None
-        if importlib.util.find_spec(row.needs) is None:
-            package = row.needs.replace("_", "-")
-            raise UserError(f"turnout {cmd_name} needs {row.needs}, which is not installed here: pip install {package}")
-        module, _, name = row.place.partition(":")
-        return as_command(cmd_name, getattr(importlib.import_module(module), name))
+        if (row := COMMANDS.get(cmd_name)) is not None:
+            if importlib.util.find_spec(row.needs) is None:
+                raise UserError(f"turnout {cmd_name} needs {row.needs}, which is not installed here")
+            module, _, name = row.place.partition(":")
+            return as_command(cmd_name, getattr(importlib.import_module(module), name))
+        if (entry := added_commands().get(cmd_name)) is not None:
+            try:
+                return as_command(cmd_name, entry.load())
+            except Exception as error:  # any failure of an installed package's import
+                why = f"{type(error).__name__}: {error}"
+                print_error(f"warning: cannot load the command {cmd_name!r} of {entry.value} ({why})", "yellow")
+        return None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands that begin so, and options; nothing is loaded."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=_about(name)) for name in names), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name].help) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, _about(name)) for name in self.list_commands(ctx)])
+
+
+def _about(name: str) -> str:
+    """One line about a command, for which nothing is loaded."""
+    if name in COMMANDS:
+        return COMMANDS[name].help
+    dist = added_commands()[name].dist
+    return f"{dist.metadata['Summary'] or 'A command'} ({dist.name})." if dist else "A command of another package."
 
 
 def as_command(name: str, thing: Any) -> click.Command:
     """The command of a function, or of a Typer app."""
     if not isinstance(thing, typer.Typer):
-        function, thing = thing, typer.Typer(**PLAIN)
+        function, thing = thing, typer.Typer(add_completion=False, **PLAIN)
         thing.command(name)(function)
     found = typer.main.get_command(thing)
     found.name = name

@@ -24,6 +24,7 @@ Model = Annotated[
     ),
 ]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The records as CSV files, one per table.")]
+Card = Annotated[Path | None, typer.Option(metavar="FILE", help="A model card of the run, in Markdown.")]
 TensorBoard = Annotated[
     Path | None, typer.Option("--tensorboard", metavar="DIR", help="The curves as TensorBoard event files.")
 ]
@@ -36,12 +37,13 @@ def export(
     model: Model = None,
     client: Client = None,
     module: Module = None,
+    card: Card = None,
     csv: Csv = None,
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Write a run's trained model, or its records, for other programs.
+    """Write a run's trained model, a model card, or its records, for other programs.
 
     The model needs neither the training data nor, except for .safetensors, this library. The weights alone
     (.safetensors) do not need the model's class either; a program needs it, and --module names it where the run's
@@ -51,18 +53,25 @@ def export(
     turnout export runs/mine --model model.safetensors
     turnout export runs/mine --model client-3.onnx --client 3
     turnout export runs/mine --model model.pt2 --module package.module:Name
+    turnout export runs/mine --model model.safetensors --card README.md
     turnout export runs/mine --csv tables
     turnout export runs/mine --tensorboard board
     turnout export runs/mine --mlflow http://localhost:5000
     """
-    if model is csv is tensorboard is mlflow is None:
-        raise UserError("say what to write: --model FILE, --csv DIR, --tensorboard DIR or --mlflow URI")
+    if model is card is csv is tensorboard is mlflow is None:
+        raise UserError("say what to write: --model FILE, --card FILE, --csv DIR, --tensorboard DIR or --mlflow URI")
     if module is not None and model is None:
         raise UserError("--module builds the model that is written: use it with --model FILE")
     if client is not None and model is None:
         raise UserError("--client chooses a model: use it with --model FILE")
     if model is not None:
         _write_model(run, model, client, module, data_dir)
+    if card is not None:
+        from turnout.view.report.card import model_card
+
+        check_destination("--card", card)
+        write_whole(card, model_card(run))
+        say(f"{card}: a model card; its last section is for you to write", stderr=False)
     if csv is not None:
         from turnout.view.report.export import write_csv
 

@@ -38,7 +38,7 @@ def list_parts(
     from turnout.recipes import recipes
     from turnout.running.config.catalogue import first_sentence, kinds
 
-    found = kinds()
+    found = kinds(installed=True)
     known = ["recipes", *found]
     if only is not None and only not in known:
         raise UserError(f"there is no role {only!r}: {nearest(only, known)}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnout.cli.common import RunFolder, say
+from turnout.errors import UserError
 from turnout.machine.files import check_destination
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from turnout.running.state import ListedRun
 
 STATES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "red", "waiting": "dim"}
+NO_RUNS = "there are no runs in {folder}: `turnout run` makes one here, in the folder runs"
 
 Metrics = Annotated[
     list[str] | None,
@@ -43,6 +45,9 @@ def runs(
     from turnout.running.state import listed_runs
 
     listed = listed_runs(folder, each)
+    if not listed:
+        say(NO_RUNS.format(folder=folder.absolute()), stderr=False)
+        return
     console().print(_table(folder, listed))
     for run in listed:
         if run.state.why and "failed" in run.state.state:
@@ -119,7 +124,9 @@ def show(
     from turnout.running.state import listed_run, listed_runs
     from turnout.view.report.short import shown
 
-    folder = run or listed_runs(Path("."))[0].path
+    if run is None and not (listed := listed_runs(Path("."))):
+        raise UserError(NO_RUNS.format(folder=Path.cwd()))
+    folder = run or listed[0].path
     screen = console()
     pieces = list(shown(folder, metric or [], screen.width))
     one = listed_run(folder)

@@ -27,6 +27,7 @@ LOOK = 1.0  # seconds between two looks
 SUPERLINK_PID = "superlink.pid"  # in the server's working folder
 DEATHS = 3  # in the same round, after which a run is not restarted
 PATIENCE = 60.0  # seconds within which a submitted run must have begun; doubled each time it has not
+PROC = Path("/proc")  # Linux; elsewhere `ps` knows the processes
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
@@ -76,6 +77,9 @@ class Process:
     popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Process:
+        if not hasattr(os, "killpg"):
+            why = "needs process groups, which Windows does not have"
+            raise UserError(f"{self.name} {why}: run it on Linux or macOS, or in WSL")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as out:
             self.popen = subprocess.Popen(
@@ -254,11 +258,11 @@ class Serving:
             pid = _number_in(file)
             if pid is None:
                 continue
-            with suppress(OSError):
-                if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if word in _seen(pid, "cmdline", "command"):
+                with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
-                    while alive(pid):
-                        time.sleep(0.1)
+                while alive(pid):
+                    time.sleep(0.1)
 
     def submit(self) -> None:
         beside(self.out, PID).unlink(missing_ok=True)
@@ -369,12 +373,15 @@ def _number_in(file: Path) -> int | None:
 
 def alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and was not waited for does not."""
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        pass
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return not Path("/proc/self").exists()
+    state = _seen(pid, "stat", "stat").rpartition(")")[2].strip()
+    return state != "" and not state.startswith("Z")
+
+
+def _seen(pid: int, file: str, column: str) -> str:
+    """A file of a process in /proc, or the column of `ps` that has the same; empty if there is no such process."""
+    with suppress(OSError):
+        return (PROC / str(pid) / file).read_text(errors="replace")
+    if (PROC / "self").exists():
+        return ""
+    command = ["ps", "-ww", "-o", f"{column}=", "-p", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout

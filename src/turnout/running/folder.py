@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -23,6 +24,7 @@ WRITTEN = RUN_FILES | {
     "state.json", "tracking.json", "untrained.safetensors",
 }  # fmt: skip
 FOLDERS = {"clients", "tensorboard", "wandb"}  # with clients' rows, and the files of trackers
+DEVICES = re.compile(r"^(con|prn|aux|nul|com\d|lpt\d)(?=\.|$)", re.IGNORECASE)  # names that Windows keeps for itself
 LOCK_FILE = ".lock"
 LOCK_SECONDS = 5.0  # how long to wait for another process to leave a folder
 
@@ -45,13 +47,14 @@ def unused_name(base: str, is_used: Callable[[str], bool], between: str = "-") -
 def file_name(name: str) -> str:
     """A name that every file system accepts.
 
-    >>> file_name("A, rounds=3"), file_name("..")
-    ('A_rounds=3', 'run')
+    >>> file_name("A, rounds=3"), file_name(".."), file_name("con")
+    ('A_rounds=3', 'run', 'con_')
     """
     kept = "".join(ch if ch.isalnum() or ch in "-_.=+" else "_" for ch in name)
     while "__" in kept:
         kept = kept.replace("__", "_")
-    return kept.strip("._")[:100] or "run"
+    kept = kept.strip("._")[:100].rstrip(".") or "run"
+    return DEVICES.sub(r"\1_", kept)
 
 
 def contents(folder: Path) -> list[str]:

@@ -78,9 +78,10 @@ def planned_runs(variants: Mapping[str, Experiment], seeds: Sequence[int] | None
         listed = [(name, experiment.but(seed=seed)) for seed in seeds for name, experiment in variants.items()]
     if len(listed) == 1:
         return [PlannedRun(name, e.seed, e, ".") for name, e in listed]
-    folders: dict[str, str] = {}
-    for name in variants:  # names that would give the same folder are numbered
-        folders[name] = unused_name(file_name(name), set(folders.values()).__contains__)
+    folders, used = dict[str, str](), set[str]()
+    for name in variants:  # names that would give the same folder are numbered; some file systems ignore case
+        folders[name] = unused_name(file_name(name), lambda folder: folder.lower() in used)
+        used.add(folders[name].lower())
     return [PlannedRun(name, e.seed, e, f"{folders[name]}/seed-{e.seed}") for name, e in listed]
 
 

@@ -177,8 +177,6 @@ def listed_runs(folder: Path, each: bool = False) -> list[ListedRun]:
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}: runs are made by turnout run, under runs/ if no --out is given")
     found = [run for path in run_folders(folder) for run in _listed(path, each or path == folder)]
-    if not found:
-        raise UserError(f"{folder.absolute()} holds no runs: turnout run makes one")
     return sorted(found, key=lambda run: -run.when)
 
 

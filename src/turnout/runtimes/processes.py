@@ -184,6 +184,8 @@ def start_ranks(size: int) -> Ranks:
         raise UserError("this program uses torch.distributed itself: runtime.kind = 'processes' cannot start it again")
     try:
         store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    except AttributeError as error:  # torch was built without it
+        raise UserError(f"this torch cannot start processes ({error}): use runtime.kind = 'in-process'") from error
     except RuntimeError as error:
         raise UserError(f"processes cannot be connected ({str(error).splitlines()[0][:160]}): {FEW_FILES}") from error
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from turnout.experiment import Experiment
 from turnout.running.config.hints import role_in, settable
-from turnout.running.config.kinds import KINDS, ROLE_NAMES, Maker, all_kinds
+from turnout.running.config.kinds import KINDS, ROLE_NAMES, Maker, all_kinds, listed_kinds
 from turnout.running.config.write import scalar, to_table, to_toml
 
 REQUIRED = "..."
@@ -34,8 +34,8 @@ class PartKind:
         return ", ".join(f"{name}={value}" if value else name for name, value in self.settings.items())
 
 
-def kinds() -> dict[str, list[PartKind]]:
-    """All choices, by role.
+def kinds(installed: bool = False) -> dict[str, list[PartKind]]:
+    """All choices, by role; `installed`: also those of other packages.
 
     >>> [kind.names for kind in kinds()["weighting"]][0]
     ('fedavg',)
@@ -43,7 +43,7 @@ def kinds() -> dict[str, list[PartKind]]:
     found = {}
     for role, title in ROLE_NAMES.items():
         makers: dict[Maker, list[str]] = {}
-        for name, maker in all_kinds(role).items():
+        for name, maker in (listed_kinds if installed else all_kinds)(role).items():
             makers.setdefault(maker, []).append(name)
         found[title] = [PartKind(tuple(n), first_sentence(m), settings_of(m)) for m, n in makers.items()]
     return found

@@ -2,8 +2,9 @@
 
 A role is the type a setting is annotated with. The modules that hold its parts list them in a dictionary `KINDS` at
 their end; here is only where to look. Kinds of satellites (scores, Flower) are named here and imported when they are
-used. An installed package may add kinds by entry points: in the group `turnout.weighting`, the name of an entry point
-is a kind of weighting. Any other part is named by its dotted path, `package.module:Name` (dotted.py).
+used. An installed package may add kinds by entry points: in the group `turnout.parts`, an entry point called
+`weighting.tempered` is the kind `tempered` of weighting. Any other part is named by its dotted path,
+`package.module:Name` (dotted.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -133,9 +135,28 @@ def kind_names(role: Any) -> list[str]:
 
 
 @functools.cache
-def installed_kinds(role: str) -> dict[str, str]:
-    """The dotted paths of a role's entry points, by name; nothing of their packages is imported."""
-    return {entry.name: entry.value for entry in entry_points(group=f"turnout.{role}")}
+def installed_parts() -> dict[str, dict[str, str]]:
+    """The dotted paths of installed packages' kinds, by role and kind; nothing of the packages is imported."""
+    found: dict[str, dict[str, str]] = {name: {} for name in ROLE_NAMES.values()}
+    for entry in entry_points(group="turnout.parts"):
+        role, _, kind = entry.name.partition(".")
+        if role in found and kind:
+            found[role][kind] = entry.value
+        else:
+            what = f"there is no role {role!r}: {nearest(role, found)}" if kind else "call it role.kind"
+            warnings.warn(f"{entry.value} is called {entry.name!r} of turnout.parts: {what}", stacklevel=2)
+    return found
+
+
+def listed_kinds(role: Any) -> dict[str, Maker]:
+    """All kinds of a role, those of installed packages included, which this imports; a broken one is a warning."""
+    found = all_kinds(role)
+    for kind, dotted in installed_parts()[ROLE_NAMES[role]].items():
+        try:
+            found.setdefault(kind, load_place(dotted))
+        except Exception as error:  # any failure of an installed package's import
+            warnings.warn(f"{dotted} cannot be loaded ({type(error).__name__}: {error})", stacklevel=2)
+    return found
 
 
 def find(role: Any, kind: str, path: str, code: Code) -> Any:
@@ -144,7 +165,7 @@ def find(role: Any, kind: str, path: str, code: Code) -> Any:
         return KINDS[role][kind]
     if (place := satellite_kinds(role).get(kind)) is not None:
         return load_place(place)
-    installed = installed_kinds(ROLE_NAMES[role])
+    installed = installed_parts()[ROLE_NAMES[role]]
     dotted = installed.get(kind, kind)
     if ":" not in dotted:
         others = [ROLE_NAMES[other] for other in KINDS if plain(kind) in map(plain, kind_names(other))]
@@ -186,7 +207,7 @@ def name_of(role: Any, thing: Any) -> str:
     names += [kind for kind, place in SATELLITES.get(role, {}).items() if place == dotted]
     if names:
         return names[0]
-    for kind, place in (installed_kinds(ROLE_NAMES[role]) if role in KINDS else {}).items():
+    for kind, place in (installed_parts()[ROLE_NAMES[role]] if role in KINDS else {}).items():
         module, _, name = place.partition(":")
         if getattr(sys.modules.get(module), name, None) is maker:
             return kind

@@ -7,6 +7,7 @@ clients.py     the sections about clients: a metric of each, who turned up when,
 results.py     the table of results, the same in a terminal and on the page
 comparison.py  variants against the best of them, paired by seed
 short.py       a run in short: its key numbers, as text for a terminal, in a notebook
+card.py        a model card, in Markdown
 export.py      records as CSV files for other programs
 """
 
