@@ -81,7 +81,7 @@ COMMANDS = {
     "check": Command("turnout.cli.seeing:check", "Verify a run's files."),
     "predict": Command("turnout.cli.exporting:predict", "Predict the rows of a table with a run's model."),
     "export": Command(
-        "turnout.cli.exporting:export", "Write a run's trained model, or its records, for other programs."
+        "turnout.cli.exporting:export", "Write a trained model, records, or a Flower app, for other programs."
     ),
     "init": Command("turnout.cli.looking:init", "Write an experiment file to start from."),
     "data": Command("turnout.cli.looking:data", "Show where data files are searched for."),
