@@ -199,6 +199,13 @@ def test_a_slow_node_is_left_alone_and_its_late_reply_is_discarded(tmp_path):
     assert len([node for node, _ in again.sent if node == 101]) <= before + 2
 
 
+def test_the_replay_leaves_out_clients_of_the_data_that_never_came(tmp_path):
+    """The server's data has five clients, it expects three, and three come."""
+    experiment = world(weighting=to.weighting.ByShare()).but(rounds=2, **{"runtime.clients": 3})
+    serve_experiment(GridLink(HereGrid(devices_of(experiment, "012", tmp_path / "d"))), experiment, tmp_path / "run")
+    check_replay(tmp_path / "run")
+
+
 class LateGrid(HereGrid):
     """Node 101 answers at the sixth look, the others at the second: stock SuperNodes take seconds."""
 

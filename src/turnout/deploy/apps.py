@@ -131,9 +131,9 @@ class SeparateReplies:
         found: list[tuple[str, Message | str]] = []
         for asked in messages:
             if asked not in self._coming:
-                self._coming[asked] = reply = Future()
-                threading.Thread(target=self._pull, args=(asked, reply), daemon=True).start()
-                wait([reply], PATIENCE)
+                self._coming[asked] = Future()
+                threading.Thread(target=self._pull, args=(asked, self._coming[asked]), daemon=True).start()
+                wait([self._coming[asked]], PATIENCE)
             if self._coming[asked].done():
                 reply = self._coming.pop(asked)
                 if (error := reply.exception()) is not None:  # a node may have stored anything as its reply

@@ -89,7 +89,7 @@ class DeviceClients:
         assert data is not None, "a server without data begins once it has a description (first_enrolment)"
         self.settings, self.data, self._wrong = settings, data, wrong
         self.introductions = Introductions(connection.keys, data, digest_of(experiment), values)
-        self.enrolled = Enrolled(settings.clients)
+        self.enrolled = Enrolled(max(settings.clients, 0 if federation is None else federation.clients))
         self.names = self.enrolled.names
         self.link, self.mailbox = connection.link, Mailbox(connection.link, settings.most_bytes)
         self.run, self.notes = "", Notes()

@@ -162,10 +162,10 @@ class Mailbox:
 
     def adopt(self, what: str, clients: Collection[int], t: int) -> set[int]:
         """Let questions that these clients have not answered yet belong to round t; returns those clients."""
-        found = set()
-        for message, (request, *times) in self._out.items():
-            if request.what == what and request.client in clients:
-                self._out[message] = (replace(request, t=t), *times)
+        found = set[int]()
+        for message, (request, sent, until) in self._out.items():
+            if request.what == what and request.client is not None and request.client in clients:
+                self._out[message] = (replace(request, t=t), sent, until)
                 found.add(request.client)
         return found
 
