@@ -130,6 +130,7 @@ LABELS = torch.tensor([0, 9, 4])
         (NextCharacter(), (2, 3, 10), LABELS[None], "must agree"),
         (Regression(), (3, 2), LABELS.double(), "one output per number"),
         (Regression(), (4, 1), LABELS.double(), "one output per number"),
+        (Regression(), (2, 3), torch.zeros(3, 2), r"gives \(2, 3\) and the data \(3, 2\)"),
     ],
 )
 def test_an_output_that_does_not_fit_is_a_sentence(

@@ -50,7 +50,8 @@ def check_parts(section: Any, where: str = "") -> None:
     """Every part plays the role that its field has."""
     kind: Any = type(section)
     for name, (role, example) in roles_of(kind).items():
-        check_part(where + name, getattr(section, name), role, example)
+        own = "" if example == f"{role.__name__}()" else f"; derive your own from roles.{role.__name__}"
+        check_part(where + name, getattr(section, name), role, example + own)
 
 
 @dataclass(frozen=True)

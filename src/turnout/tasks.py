@@ -214,7 +214,7 @@ class Regression:
         return target
 
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
-        if torch.Size(output_shape).numel() != target.numel():
+        if output_shape[:1] != target.shape[:1] or torch.Size(output_shape).numel() != target.numel():
             raise UserError(
                 f"regression compares a number with a number, but the model gives {tuple(output_shape)} and the data "
                 f"{tuple(target.shape)} ({target.dtype}): build the model with one output per number to predict (a "
@@ -349,11 +349,12 @@ def scores_of(output: Any) -> Tensor:
         found = output[0]
     if isinstance(found, Tensor):
         return found
+    kind = "None" if output is None else f"a {type(output).__name__}"
     inside = f" with {', '.join(map(repr, output))}" if isinstance(output, Mapping) else ""
     raise UserError(
-        f"the model returns a {type(output).__name__}{inside}, and a task needs a tensor with a row for each sample: "
+        f"the model returns {kind}{inside}, and a task needs a tensor with a row for each sample: "
         "return a tensor, an object with .logits, or a tuple that begins with the tensor. For a model that you cannot "
-        "change, write a module around it: def forward(self, x): return self.model(x)['name']"
+        "change, write a module around it: def forward(self, x): return self.model(x)['name'], [1] or .name"
     )
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from same_rows import same
-from turnout.cli import main, outcome, planning
+from turnout.cli import main, planning
 from turnout.machine.checksums import load_tensors
 from turnout.machine.files import write_whole
 from turnout.running import loop
@@ -31,7 +31,7 @@ from turnout.running.records.checkpoint import NAME
 
 COUNT, KILL, FULL, ERROR = range(4)
 KEEP_SECONDS, MOST_WRONG = 2.0, 20
-LOADED = (outcome, planning)  # what a run imports when it begins: children have it already
+LOADED = (planning,)  # what a run imports when it begins: children have it already
 EXPERIMENT = """
 rounds = 6
 evaluate = {every = 2}

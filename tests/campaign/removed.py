@@ -25,7 +25,8 @@ import importlib.metadata as metadata, sys
 found = metadata.entry_points
 metadata.entry_points = lambda **which: [one for one in found(**which) if not one.value.startswith("turnout_papers")]
 sys.modules["turnout_papers"] = None
-"""  # sitecustomize.py of a Python that has the papers installed, as if it had not
+"""  # the start-up module of a Python that has the papers installed, as if it had not
+STARTUP = "sitecustomize"
 
 
 def core_tests(tests: Path) -> list[Path]:
@@ -56,7 +57,7 @@ def without(room: str, chosen: list[str], options: list[str]) -> int:
         kept = [path for path in everything if not about(room, path, copy / "tests" / "support")]
         print(f"without {room}: {len(kept)} of {len(everything)} files of tests", flush=True)
         places = [str(copy / "src"), str(copy if room == "papers" else copy / "papers")]
-        (copy / "sitecustomize.py").write_text(NOT_INSTALLED)
+        (copy / f"{STARTUP}.py").write_text(NOT_INSTALLED)
         blocked = ["-p", "no:cacheprovider", "-o", f"pythonpath={copy / 'tests' / 'support'}"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
         if not kept:

@@ -32,7 +32,6 @@ COMMANDS = [
     "export",
     "init",
     "data",
-    "trace device",
 ]
 
 
@@ -202,7 +201,6 @@ def test_the_folders_own_runs_go_on_with_more_rounds(capsys: Capture) -> None:
         ("init my.txt", "an experiment file's name ends in .toml"),
         ("init my.toml --recipe digit", "did you mean 'digits'"),
         ("init my.toml --recipe participation --variant D", "participation has no variant 'D'"),
-        ("trace device --out small.toml", "small.toml exists"),
     ],
 )
 def test_a_mistake_is_one_sentence(arguments: str, sentence: str, capsys: Capture) -> None:
@@ -214,7 +212,7 @@ def test_a_mistake_is_one_sentence(arguments: str, sentence: str, capsys: Captur
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("arguments", ["run --bogus", "nosuch", "run --seeds many", "export", "trace"])
+@pytest.mark.parametrize("arguments", ["run --bogus", "nosuch", "run --seeds many", "export"])
 def test_mistyped_commands_are_explained(arguments: str, capsys: Capture) -> None:
     assert turnout(*arguments.split()) == 2
     assert "Usage: turnout" in "".join(capsys.readouterr())
@@ -303,7 +301,7 @@ def test_a_command_of_a_missing_satellite_is_a_sentence(monkeypatch: pytest.Monk
 def test_help_and_version_come_without_torch() -> None:
     code = "import sys\nfrom turnout.cli import main\nmain({})\nassert 'torch' not in sys.modules, 'torch was loaded'"
     helps = [[name, "--help"] for name in ("run", "runs", "show", "plot", "predict", "export")]
-    for arguments in (["--help"], *helps, ["--version"], ["trace", "device", "--help"]):
+    for arguments in (["--help"], *helps, ["--version"], ["deploy", "init", "--help"]):
         done = subprocess.run([sys.executable, "-c", code.format(arguments)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "turnout" in done.stdout

@@ -233,7 +233,7 @@ def test_a_client_that_is_still_answering_a_check_in_takes_part_in_the_round(tmp
     ("change", "says"),
     [
         ({"world.participation": to.participation.Dropout(0.3)}, "simulates who turns up"),
-        ({"world.events": (to.Join(1, 2),)}, "let devices join and leave"),
+        ({"world.events": (to.Join(1, 2),)}, "leave it out"),
         ({"evaluate.substitution": True}, "only a simulation"),
         ({"runtime": to.runtime.InProcess()}, 'runtime.kind = "flower"'),
     ],

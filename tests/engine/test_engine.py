@@ -403,3 +403,25 @@ def test_a_term_may_send_and_keep_rows_that_it_replaces(chunk):
     assert (found.uploads["earlier"]["same"] == 3).all()
     assert (found.term_states["earlier"]["second"] == 3).all()
     torch.testing.assert_close(found.term_states["earlier"]["last"], found.flat_CP + job.start_P)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sends(LocalTerm):
+    """Sends and keeps tensors of its own."""
+
+    made: list[torch.Tensor]
+    name: str = "sends"
+
+    def finish(self, at, server_state, client_state):
+        self.made.extend((at.x_cP.clone(), at.x_cP.clone()))
+        return {"sent": self.made[0]}, {"kept": self.made[1]}
+
+
+def test_new_rows_of_a_whole_cohort_are_not_copied():
+    """Each has the size of the cohort's weights: a copy of one takes as long as several local steps."""
+    term, width = Sends([]), sum(p.numel() for p in dense().parameters())
+    states = {"sends": {"kept": torch.zeros(5, width, dtype=torch.float64)}}
+    trainer, job = prepared(dense(), None, 5, 1, "cpu", terms=[term], term_states=states)
+    found = trainer.train(job)
+    assert found.uploads["sends"]["sent"] is term.made[0]
+    assert found.term_states["sends"]["kept"] is term.made[1]

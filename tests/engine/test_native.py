@@ -38,6 +38,7 @@ from turnout.engine.network import Network
 from turnout.engine.train import Trainer
 from turnout.errors import UserError
 from turnout.layout import Predicate, lay_out
+from turnout.machine.checksums import seal
 from turnout.machine.compiler import FLAGS, compiled, function
 from turnout.parts.local import steps_per_epoch
 from turnout.parts.optimizers import SGD, Adam
@@ -318,6 +319,7 @@ def test_what_cannot_be_compiled_or_loaded_is_done_by_hand(fresh: Path, broken: 
     else:
         path = compiled(native.SOURCE, native.NUMBERS[torch.float32])
         path.write_bytes(b"this is no library")
+        seal(path)
     assert native.train_function(torch.float32) is None
     assert list(fresh.glob("turnout/kernels/tmp*")) == []
     ready(to.Experiment(to.World(blobs([9, 14])), rounds=1, runtime=chosen("auto")))

@@ -1,10 +1,11 @@
-"""Compiled kernels in the cache folder: whole, ours, and a compiler that fails is not asked again; and what that means
-for a run that goes on."""
+"""Compiled kernels in the cache folder are loaded only if they are whole and ours; and what a run that goes on does
+without them."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from turnout.cli import main
 from turnout.engine.kernels import native
 from turnout.machine import compiler
+from turnout.machine.checksums import is_whole
 from turnout.machine.compiler import Unavailable, compiled, function, trouble
 
 Capture = pytest.CaptureFixture[str]
@@ -51,16 +53,41 @@ def twice() -> object:
 
 
 @pytest.mark.usefixtures("cache")
-def test_what_others_could_have_written_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("damaged", [lambda own: own[:0], lambda own: own[:5000], lambda own: own[:-1] + b"?"])
+def test_a_damaged_library_is_compiled_anew(damaged: Callable[[bytes], bytes]) -> None:
+    """Loaded, a truncated one would end the process with a bus error."""
     path = compiled(Path("twice.c"))
-    path.chmod(0o777)
-    assert twice() is None
-    assert "can be written by others, so it is not loaded" in str(trouble())
-    path.chmod(0o755)
+    path.write_bytes(damaged(path.read_bytes()))
+    assert not is_whole(path)
     assert twice() == 42
-    monkeypatch.setattr("os.geteuid", lambda: 12345)  # the file is another user's
-    if path.stat().st_uid:
-        assert twice() is None
+    assert is_whole(path)
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("others", [0o020, 0o002])
+@pytest.mark.parametrize("folder", [False, True])
+def test_what_others_could_have_written_is_not_loaded(folder: bool, others: int) -> None:
+    """Also if only this user's own group could have: its members may be other users."""
+    path = compiled(Path("twice.c"))
+    place = path.parent if folder else path
+    assert not place.stat().st_mode & 0o022
+    place.chmod(0o755 | others)
+    assert twice() is None
+    assert f"{place} belongs to another user or can be written by others, so it is not loaded" in str(trouble())
+    place.chmod(0o755)
+    assert twice() == 42
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("folder", [False, True])
+def test_what_belongs_to_another_user_is_not_loaded(folder: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = compiled(Path("twice.c"))
+    if os.geteuid():
+        monkeypatch.setattr("os.geteuid", lambda: 12345)
+    else:
+        os.chown(path.parent if folder else path, 12345, -1)
+    assert twice() is None
+    assert "belongs to another user" in str(trouble())
 
 
 def test_a_compiler_that_hangs_is_not_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

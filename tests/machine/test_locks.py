@@ -18,7 +18,6 @@ import pytest
 import turnout as to
 from same_rows import same
 from turnout.errors import UserError
-from turnout.machine import lock
 from turnout.machine.lock import Busy, Holder, is_locked, locked
 
 PARENT = """
@@ -37,6 +36,20 @@ if __name__ == "__main__":
     context = multiprocessing.get_context("forkserver")
     for stopped in (False, True):
         context.Process(target=work, args=(stopped,), daemon=True).start()
+    time.sleep(60)
+"""
+
+HOLDER = """
+import errno, fcntl, sys, time
+from pathlib import Path
+from turnout.machine.lock import locked
+
+def no_locks(handle, how):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+fcntl.flock = no_locks
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
     time.sleep(60)
 """
 
@@ -73,34 +86,49 @@ def test_who_holds_a_folder_is_said(tmp_path: Path) -> None:
     assert not is_locked(tmp_path / ".lock")
 
 
-def left_behind(path: Path, holder: Holder) -> None:
-    """The files of a lock without the system's, as a process that was killed leaves them."""
-    path.with_name(path.name + lock.MARKER).write_text(f"{holder.process}\n{holder.host}\n")
-    path.write_text(json.dumps(dataclasses.asdict(holder)))
-
-
-def test_where_the_file_system_has_no_locks_a_file_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(handle: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", no_locks)
+
+
+@pytest.mark.usefixtures("_no_locks")
+def test_where_the_file_system_has_no_locks_a_file_is_one(tmp_path: Path) -> None:
     path, only = tmp_path / ".lock", tmp_path / ".lock.held"
     with locked(path):
         assert is_locked(path)
         with pytest.raises(Busy, match=f"process {os.getpid()} on .* if that process is gone, delete {only}"):
             locked(path).__enter__()
     assert not only.exists()
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
-        pass
-    left_behind(path, Holder(gone.pid, Holder.this().host, 0.0, "turnout run"))
-    with locked(path):
-        assert is_locked(path)
-    left_behind(path, Holder(gone.pid, Holder.this().host, 0.0, "turnout run"))
-    assert not is_locked(path)
-    left_behind(path, Holder(1, "another machine", 0.0, "turnout run"))
+    only.write_text("1\nanother machine\n")  # whose processes cannot be checked
+    path.write_text(json.dumps(dataclasses.asdict(Holder(1, "another machine", 0.0, "turnout run"))))
     assert is_locked(path)
     with pytest.raises(Busy, match="process 1 on another machine"):
         locked(path).__enter__()
+
+
+@pytest.mark.usefixtures("_no_locks")
+@pytest.mark.parametrize("reused", [False, True])
+def test_a_file_left_by_a_killed_process_is_no_lock(tmp_path: Path, reused: bool) -> None:
+    """Also if another process, this one, has its number by now."""
+    path, only = tmp_path / ".lock", tmp_path / ".lock.held"
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert is_locked(path)
+        with pytest.raises(Busy, match=f"process {holder.pid} on"):
+            locked(path).__enter__()
+        holder.kill()
+    left = only.read_text()
+    if reused:
+        left = left.replace(str(holder.pid), str(os.getpid()), 1)
+    only.write_text(left)
+    with locked(path):
+        assert is_locked(path)
+    only.write_text(left)
+    assert not is_locked(path)
 
 
 def test_a_lock_that_was_deleted_is_taken_anew(tmp_path: Path) -> None:

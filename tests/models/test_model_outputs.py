@@ -103,7 +103,7 @@ def test_terms_and_probes_find_them_too(changes: dict[str, object], metric: str,
 @pytest.mark.parametrize(
     ("wrap", "returned"),
     [
-        (lambda scores: None, "the model returns a NoneType"),
+        (lambda scores: None, "the model returns None"),
         (lambda scores: {"a": scores, "b": scores}, "the model returns a dict with 'a', 'b'"),
         (lambda scores: (), "the model returns a tuple"),
         (lambda scores: (None, scores), "the model returns a tuple"),
@@ -116,7 +116,7 @@ def test_what_holds_no_scores_is_refused_before_the_first_round(wrap: Wrap, retu
     with pytest.raises(to.UserError) as caught:
         to.run(experiment(wrap), tmp_path / "run", quiet=True)
     assert returned in str(caught.value)
-    assert "def forward(self, x): return self.model(x)" in str(caught.value)
+    assert "def forward(self, x): return self.model(x)['name'], [1] or .name" in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -188,12 +188,11 @@ def test_predict_finds_them(table: Path) -> None:
         assert [int(row["prediction"]) for row in csv.DictReader(file)] == expected
 
 
-@pytest.mark.parametrize("suffix", ["pt", "pt2"])
 @pytest.mark.filterwarnings("ignore")
-def test_a_program_gives_the_scores(suffix: str, table: Path) -> None:
-    assert main(["export", "run", "--model", f"model.{suffix}"]) == 0
+def test_a_program_gives_the_scores(table: Path) -> None:
+    assert main(["export", "run", "--model", "model.pt2"]) == 0
     x = torch.randn(7, 2, generator=torch.Generator().manual_seed(1))
-    program = torch.jit.load("model.pt") if suffix == "pt" else torch.export.load("model.pt2").module()
+    program = torch.export.load("model.pt2").module()
     assert torch.allclose(program(x), to.load_model("run")(x).logits, atol=1e-6)
 
 

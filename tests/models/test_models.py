@@ -193,6 +193,8 @@ def test_mlp_sizes_may_be_positions_or_a_list_and_replace_works() -> None:
         (lambda: CNN(kernel=0), "kernel has 0"),
         (lambda: CNN(padding=-1), "padding has -1"),
         (lambda: CNN(pool=(3,)), "pool names layer 3"),
+        (lambda: CNN(drop_hidden=1.0), "drop_hidden is 1.0: it is a probability"),
+        (lambda: CNN(drop_channels=-0.1), "drop_channels is -0.1: it is a probability"),
         (lambda: ResNet(blocks=()), "blocks is empty"),
         (lambda: ResNet(stem="tiny"), "known are large, small"),
         (lambda: ResNet().build((784,), 10), r"shape \(784,\)"),

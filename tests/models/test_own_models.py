@@ -118,7 +118,8 @@ def test_frozen_values_that_are_too_large_to_keep_are_known_by_their_hash(
     monkeypatch.setattr(first_values, "LIMIT", 100)
     run = to.run(small(), tmp_path / "run", quiet=True)
     assert load_file(tmp_path / "run" / "untrained.safetensors") == {}
-    run.model()
+    expected = dict(run.model().state_dict())
+    assert_equal(dict(run.weights()), expected)
     to.run(small(rounds=3), tmp_path / "run", resume=True, quiet=True)
     monkeypatch.setattr(Changing, "base", 2.0)
     with pytest.raises(to.UserError, match=r"\(base\.weight\)"):
@@ -131,9 +132,11 @@ def test_frozen_values_that_are_not_kept_need_the_module(tmp_path: Path, monkeyp
     monkeypatch.setattr(first_values, "LIMIT", 100)
     run = to.run(small(model=Based(60, 10)), tmp_path / "run", quiet=True)
     module, expected, opened = run.experiment.model, dict(run.model().state_dict()), to.open_run(tmp_path / "run")
-    assert_equal(dict(opened.model(module=module).state_dict()), expected)  # type: ignore[arg-type]
+    with pytest.raises(to.UserError, match=r"\.weights\(module=\.\.\.\), on the command line --module"):
+        opened.weights()
+    assert_equal(opened.weights(module=module), expected)  # type: ignore[arg-type]
     with pytest.raises(to.UserError, match=r"\(base\.weight, base\.bias, head\.weight, head\.bias\)"):
-        opened.model(module=Based(60, 10))
+        opened.weights(module=Based(60, 10))
 
 
 def test_first_values_of_personal_parameters_are_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +146,7 @@ def test_first_values_of_personal_parameters_are_kept_too(tmp_path: Path, monkey
     monkeypatch.setattr(Changing, "head", 2.0)
     for client, model in zip((None, *range(6)), expected, strict=True):
         assert_equal(dict(run.model(client).state_dict()), model)
+        assert_equal(run.weights(client), model)
 
 
 FACTORY = """
@@ -205,7 +209,7 @@ def test_check_finds_values_of_another_run(tmp_path: Path, capsys: Capture, monk
     assert main(["check", str(tmp_path / "run")]) == 1
     assert "untrained.safetensors" in capsys.readouterr().out
     with pytest.raises(to.UserError, match=r"untrained\.safetensors"):
-        to.open_run(tmp_path / "run").model(module=Changing())
+        to.open_run(tmp_path / "run").weights()
 
 
 def test_check_finds_values_that_were_changed_or_deleted(tmp_path: Path, capsys: Capture) -> None:
@@ -252,8 +256,7 @@ def test_layers_that_learn_their_size_from_the_samples_resume(tmp_path: Path) ->
     torch.rand(7)
     to.run(small(model=lazy, rounds=3), tmp_path / "whole", quiet=True)
     assert same(tmp_path / "run" / "records.sqlite", tmp_path / "whole" / "records.sqlite") == []
-    with_data = dict(to.open_run(run.folder, experiment=run.experiment).model().state_dict())
-    assert_equal(dict(run.model().state_dict()), with_data)
+    assert_equal(dict(run.model().state_dict()), run.weights())
 
 
 # -- closings
@@ -360,6 +363,11 @@ def test_a_run_whose_model_no_file_can_name(kind: str, tmp_path: Path, capsys: C
     assert opened.report().is_file()
     for client in (None, 3):
         expected = dict(run.model(client).state_dict())
+        assert_equal(opened.weights(client), expected)
+        path = tmp_path / f"{client}.safetensors"
+        chosen = [] if client is None else ["--client", str(client)]
+        assert main(["export", str(tmp_path / "run"), "--model", str(path), *chosen]) == 0
+        assert_equal(load_file(path), expected)
         assert_equal(dict(opened.model(client, module=MODELS[kind]).state_dict()), expected)
     assert main(["export", str(tmp_path / "run"), "--csv", str(tmp_path / "csv")]) == 0
     assert main(["check", str(tmp_path / "run")]) == 0
@@ -372,7 +380,7 @@ def test_the_module_is_asked_for_where_it_is_needed(tmp_path: Path, capsys: Capt
     for call in (lambda: to.open_run(folder).model(), lambda: to.load_model(folder)):
         with pytest.raises(to.UserError) as caught:
             call()
-        for words in (".model(module=...)", "--module package.module:Name"):
+        for words in (".model(module=...)", "--module package.module:Name", "run.weights()", "model.safetensors"):
             assert words in str(caught.value)
     (tmp_path / "rows.csv").write_text("a\n1\n")
     for command in (["predict", folder, str(tmp_path / "rows.csv")], ["export", folder, "--model", f"{folder}.pt2"]):
@@ -386,9 +394,9 @@ def test_another_module_is_refused_by_the_names_that_differ(tmp_path: Path) -> N
     to.run(small(model=lambda shape, classes: line(shape, classes)), tmp_path / "run", quiet=True)
     opened = to.open_run(tmp_path / "run")
     swapped = nn.Sequential(nn.Linear(60, 4), nn.ReLU(), nn.BatchNorm1d(4), nn.Linear(4, 10))
-    with pytest.raises(to.UserError, match=r"other parameters \(1\.weight, 1\.bias"):
+    with pytest.raises(to.UserError, match=r"another model than this one: 1\.weight is missing, 1\.bias is missing"):
         opened.model(module=swapped)
-    with pytest.raises(to.UserError, match=r"other parameters \(0\.weight"):
+    with pytest.raises(to.UserError, match=r"0\.weight is \(5, 60\) and was \(4, 60\)"):
         opened.model(module=nn.Sequential(nn.Linear(60, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 10)))
 
 
@@ -431,7 +439,7 @@ def test_data_and_a_task_that_only_a_program_has_do_not_keep_a_run_closed(tmp_pa
 
 def test_weights_that_a_run_started_from_may_be_gone(tmp_path: Path) -> None:
     first = to.run(small(model=to.models.MLP(4)), tmp_path / "first", quiet=True)
-    save_file(dict(first.model().state_dict()), tmp_path / "start.safetensors")
+    save_file(first.weights(), tmp_path / "start.safetensors")
     given = small(model=to.models.MLP(4), start=str(tmp_path / "start.safetensors"))
     run = to.run(given, tmp_path / "run", quiet=True)
     expected = dict(run.model().state_dict())

@@ -86,7 +86,7 @@ VALUES: dict[str, tuple[Callable[[], to.Experiment], str]] = {
     ),
     "threads": (lambda: of(runtime=to.runtime.InProcess(threads=1.5)), r"runtime\.threads must be a whole number"),
     "nothing to train": (lambda: of(model=torch.nn.Flatten()), "no parameter that can be trained"),
-    "a recipe": (lambda: "digits", "was given the str 'digits'"),  # type: ignore[arg-type, return-value]
+    "a recipe": (lambda: "digits", "was given 'digits'"),  # type: ignore[arg-type, return-value]
 }
 
 

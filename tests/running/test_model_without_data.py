@@ -139,7 +139,7 @@ def test_a_module_that_only_the_program_has_needs_the_program(tmp_path: Path) ->
     with pytest.raises(to.UserError, match="model was an object of your own"):
         to.load_model(tmp_path / "run")
     assert_same(to.open_run(tmp_path / "run", experiment=run.experiment).model(), with_data(run, None))
-    with pytest.raises(to.UserError, match="other parameters"):
+    with pytest.raises(to.UserError, match="weight is missing"):
         to.open_run(tmp_path / "run", experiment=run.experiment.but(model=to.models.MLP(9))).model()
 
 

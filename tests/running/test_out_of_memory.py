@@ -32,5 +32,5 @@ def test_a_lack_of_memory_is_a_sentence_wherever_it_shows(
 
 
 def test_a_database_without_memory_is_not_called_damaged(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="out of memory"), schema._explained(tmp_path / "records.sqlite"):
+    with pytest.raises(UserError, match="out of memory"), schema.explained(tmp_path / "records.sqlite"):
         raise sqlite3.OperationalError("out of memory")

@@ -56,11 +56,3 @@ def python(code: str, root: Path) -> subprocess.CompletedProcess[str]:
 def test_a_new_method_is_one_file(copied: Path):
     done = python(LOOK.format(names=list(PLACES.values())), copied)
     assert done.returncode == 0, done.stderr
-
-
-def test_two_classes_of_one_name_are_an_error(copied: Path):
-    (copied / "turnout" / "parts" / "terms" / "second.py").write_text(
-        PART.format(name="BrandNewTerm").replace("brand-new", "second")
-    )
-    done = python("import turnout as to; print(to.terms.BrandNewTerm)", copied)
-    assert "BrandNewTerm: rename one" in done.stderr

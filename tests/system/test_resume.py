@@ -175,7 +175,7 @@ def test_a_lengthened_run_goes_on_from_its_folder_alone(tmp_path: Path, capsys: 
     assert main(["run", str(file), "--out", str(out), "--resume"]) == 0  # of 2 rounds, which it has had long ago
     err = capsys.readouterr().err
     assert "resumed after" not in err
-    assert "has all of its 4 rounds already" in err
+    assert "all of its 4 rounds" in err
 
 
 def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

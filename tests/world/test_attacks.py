@@ -275,7 +275,7 @@ def test_colluding_needs_all_updates_in_one_place_and_scores_have_none():
         to.World(to.data.Digits(clients=4), attack=(to.attacks.SignFlip(),), attackers=0.5),
         algorithm=to.scores.Scores(),
     )
-    with pytest.raises(UserError, match="exchange scores"):
+    with pytest.raises(UserError, match="scores are federated"):
         prepare(scores)
 
 

@@ -509,7 +509,7 @@ def test_a_deployment_through_flower_reads_back_as_devices(tmp_path):
     for i, device in enumerate(devices):
         device.step_seconds = 0.02 * (i + 1)
     serve_experiment(GridLink(flower_grid.HereGrid(devices)), experiment, tmp_path / "run")
-    assert main(["export", str(tmp_path / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
+    assert main(["fleet", str(tmp_path / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
     with Records.read(tmp_path / "run" / "records.sqlite") as records:
         found = records.clients()
     slowest = [np.nanmax(found["reply_seconds"][found["round"] == t]) for t in range(3)]

@@ -342,10 +342,24 @@ class Chunk:
             up, mine = term.finish(at, self.server_term_states.get(term.name, {}), kept)
             sent = self.result.uploads.setdefault(term.name, {}) if up else {}
             for name, value in up.items():  # first, since they may be rows that are about to change
-                sent.setdefault(name, value.new_zeros(clients, *value.shape[1:]))[self.rows] = value
+                if len(value) == clients and self._is_new(value):
+                    sent[name] = value
+                else:
+                    sent.setdefault(name, value.new_zeros(clients, *value.shape[1:]))[self.rows] = value
             moved = {n for n, v in mine.items() if any(n != m and storage(v) == storage(k) for m, k in kept.items())}
             for name, value in {n: v.clone() if n in moved else v for n, v in mine.items()}.items():
-                kept[name].copy_(value)
+                alike = value.shape == kept[name].shape and value.dtype == kept[name].dtype
+                if alike and len(value) == clients and self._is_new(value):
+                    kept[name] = self.result.term_states[term.name][name] = value
+                else:
+                    kept[name].copy_(value)
+
+    def _is_new(self, value: Tensor) -> bool:
+        """Whether a tensor shares no memory with tensors that terms were shown or have already sent."""
+        shown = [self.flat_cP, self.start_cP, *self.states.values(), self.progress_c, self.examples_c]
+        for rows in (*self.term_states.values(), *self.server_term_states.values(), *self.result.uploads.values()):
+            shown += rows.values()
+        return storage(value) not in map(storage, shown)
 
 
 def _write_back(rows: slice | Tensor, home: Tensors, changed: Tensors) -> None:

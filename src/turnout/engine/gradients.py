@@ -26,6 +26,7 @@ from turnout.engine.dropout import seeded
 from turnout.engine.kernels.graphs import GraphCache, descend_captured
 from turnout.engine.network import ForClients, Network
 from turnout.machine.threads import map_in, thread_pool
+from turnout.machine.triton_tools import rehearse
 from turnout.types import Tensors
 
 Item = TypeVar("Item")
@@ -118,6 +119,7 @@ class Vmapped:
             if isinstance(module, nn.RNNBase):  # it would ask for the addresses of weights, which vmap does not have
                 module.flatten_parameters = lambda: None  # type: ignore[method-assign]
         self._sample_grads = vmap(vmap(grad(self._loss), (None, None, 0, 0, 0)))
+        self._rehearsed = False
         self._cudnn = 1 not in network.norms  # under vmap cuDNN refuses BatchNorm of one channel
 
     def _loss(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor) -> Tensor:
@@ -173,6 +175,12 @@ class Vmapped:
                 value.add_(grads[name].square_().sum(1), alpha=scale)
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
+        if x.is_cuda and not self._rehearsed:
+            rehearse(lambda: self.twin()._outputs(flat_cP, states, x))
+            self._rehearsed = True
+        return self._outputs(flat_cP, states, x)
+
+    def _outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
         self.network.module.eval()
         weights = self.network.layout.views(flat_cP)
         with _cudnn(self._cudnn), ForClients():

@@ -6,8 +6,9 @@ Shape letters: C clients of the cohort, P parameters (all columns).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from turnout.exchange import Limit
@@ -88,6 +89,24 @@ class Job:
         plain = self.fused and type(self.optimizer) is SGD and not self.optimizer.weight_decay
         common = plain and self.start_P.dim() == 1
         return int(self.steps_C.max()) * self.batch_size if common and len(self.steps_C) else 0
+
+    def first_step(self, rows: slice) -> Job:
+        """The first step of some clients, as a job of their own whose result is not used."""
+        return replace(
+            self,
+            client_C=self.client_C[rows],
+            steps_C=self.steps_C[rows].clamp(max=1),
+            samples=self.samples.take(torch.arange(len(self.client_C))[rows]),
+            start_P=self.start_P[rows] if self.start_P.dim() == 2 else self.start_P,
+            states={name: value[rows] if name in self.own_states else value for name, value in self.states.items()},
+            scale_C=None if self.scale_C is None else self.scale_C[rows],
+            slots={},
+            count_C=None,
+            term_states={
+                term: {n: value[rows] for n, value in kept.items()} for term, kept in self.term_states.items()
+            },
+            limit=None,
+        )
 
 
 @dataclass

@@ -9,6 +9,7 @@ Shape letters: C clients of the cohort, c of a chunk, P parameters (all columns)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -18,11 +19,12 @@ from turnout.engine.batches import Batches, address_batches
 from turnout.engine.by_hand import ByHand
 from turnout.engine.chunk import Chunk
 from turnout.engine.gradients import Gradients, WorkerPool
-from turnout.engine.job import Job, Trained
+from turnout.engine.job import Job, Trained, cuda_graph_safe
 from turnout.engine.kernels.native import NativeJob, NativeSteps, in_c
 from turnout.engine.network import Network
 from turnout.layout import Slot
 from turnout.machine.memory import to_device
+from turnout.machine.triton_tools import rehearse
 from turnout.parts.local import Local
 from turnout.parts.optimizers import Optimizer
 from turnout.parts.terms.base import as_quadratic
@@ -57,6 +59,7 @@ class Trainer:
         self.network, self.workers, self.chunk, self.cost, self.fixed = network, workers, chunk, cost, fixed
         self.gradients, self.threads, self.native = workers.first, workers.threads, native
         self._matrix: Tensor | None = None
+        self._rehearsed = False
 
     def title(self, optimizer: Optimizer, springs: bool = True) -> str:
         """The name of the engine used with this optimizer; `springs`: whether all terms are springs (see `_native`)."""
@@ -72,6 +75,9 @@ class Trainer:
 
     def train(self, job: Job) -> Trained:
         """Train every client of a job."""
+        if job.start_P.is_cuda and not self._rehearsed and len(job.client_C):
+            rehearse(partial(self.first_step, job))
+            self._rehearsed = True
         result = _blank(job, self._room(job), self.network.layout.slots)
         work = self.cost * max([1, *job.steps_C[:1].tolist()])  # bytes of all steps of the client with the most
         native = self._native(job, work)
@@ -85,6 +91,19 @@ class Trainer:
 
         self.workers.map(advance, self._pieces(job, self._chunk(job)))
         return result
+
+    def first_step(self, job: Job) -> None:
+        """The first step of the first chunk, without effect, if every part's step depends on tensors alone."""
+        if self.gradients.graphs is None or not cuda_graph_safe(job):
+            return
+        rows, batches = next(self._pieces(job, self._chunk(job)))
+        own, twin = job.first_step(rows), self.gradients.twin()
+        result = _blank(own, self._room(job)[rows], self.network.layout.slots)
+        try:
+            Chunk(own, twin.network, twin, slice(0, len(own.client_C)), batches, result).run()
+        finally:  # its tensors are large, and cycles in an engine would keep them alive for a while
+            if twin.graphs is not None:
+                twin.graphs.forget()
 
     def _native(self, job: Job, work: int = 1) -> NativeJob | None:
         """The steps in C if they support this job: SGD or Adam; with plain SGD springs (k w - f) as terms.

@@ -1,7 +1,7 @@
 """Files that carry a checksum of their content.
 
-JSON has it under "checksum", a text as its last line, tensors in the metadata of their file, so other programs can
-still read each file. A file without a checksum is accepted.
+JSON has it under "checksum", a text as its last line, tensors in the metadata of their file, a program after its end,
+so other programs can still read each file. A file without a checksum is accepted.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from turnout.machine.files import replacing, write_whole
 
 KEY = "checksum"
 LAST_LINE = "# checksum "
+MARK = b"turnout-checksum"
 NOT_AS_WRITTEN = "its content is not what was written"
 # Errors that reading a damaged file may raise, beside our own: none of them names the file.
 UNREADABLE = (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError)
@@ -139,3 +140,15 @@ def _of_tensors(tensors: Mapping[str, Tensor], about: str) -> str:
         made.update(repr((name, str(value.dtype), tuple(value.shape))).encode())
         made.update(content(value))
     return made.hexdigest()
+
+
+def seal(path: Path) -> None:
+    """Append a checksum to a program; its loader ignores bytes after the end."""
+    content = path.read_bytes()
+    path.write_bytes(content + MARK + digest(content).encode())
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a sealed file matches its checksum."""
+    body, mark, expected = path.read_bytes().rpartition(MARK)
+    return bool(mark) and expected.decode("ascii", "replace") == digest(body)

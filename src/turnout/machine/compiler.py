@@ -1,8 +1,8 @@
 """C functions, compiled once for this machine and kept in the user's cache folder. They are optional.
 
 Without a compiler ($CC, cc, gcc or clang), or if the folder cannot be written, there is no function, and callers do the
-same with torch; `trouble` gives the reason. A library is loaded only if no other user can have written it. A call
-releases the interpreter's lock.
+same with torch; `trouble` gives the reason. A library is loaded only if its checksum matches and no other user can
+have written it. A call releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
+from turnout.machine.checksums import is_whole, seal
 from turnout.machine.files import cache_dir, replacing
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-fno-trapping-math")
@@ -75,10 +76,12 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
     about = repr((_text(source), program, flags, _processor())).encode()
     try:
         path = cache_dir() / "kernels" / f"{source.stem}-{hashlib.blake2b(about, digest_size=12).hexdigest()}.so"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
+        path.parent.mkdir(0o755, parents=True, exist_ok=True)
+        if path.exists():
+            _refuse_foreign(path)
+        if not path.exists() or not is_whole(path):
             _compile([program, *flags, str(source), "-lm"], path)
-        _refuse_foreign(path)
+            _refuse_foreign(path)
     except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
         raise Unavailable(f"the cache folder cannot be used: {error}") from error
     return path
@@ -92,7 +95,7 @@ def _text(source: Path) -> bytes:
 
 
 def _compile(command: list[str], path: Path) -> None:
-    """Compile into a file of the cache in one step."""
+    """Compile into a file of the cache in one step, with a checksum."""
     run = partial(subprocess.run, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS)
     try:
         with replacing(path, shared=True) as made:
@@ -102,6 +105,7 @@ def _compile(command: list[str], path: Path) -> None:
             if done.returncode:
                 words = done.stderr.strip().splitlines()
                 raise Unavailable(f"{command[0]} failed: {words[0][:200] if words else f'code {done.returncode}'}")
+            seal(made)
             made.chmod(0o755)
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"{command[0]} did not answer in {COMPILE_SECONDS:.0f} s") from error
@@ -111,9 +115,10 @@ def _refuse_foreign(path: Path) -> None:
     """Refuse a library that another user may have written: it would run as this user."""
     for place in (path, path.parent):
         about = place.stat()
-        others = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and about.st_gid != os.getegid()
-        if about.st_uid not in (os.geteuid(), 0) or others or about.st_mode & stat.S_IWOTH:
-            raise Unavailable(f"{place} belongs to another user or can be written by others, so it is not loaded")
+        if about.st_uid not in (os.geteuid(), 0) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise Unavailable(
+                f"{place} belongs to another user or can be written by others, so it is not loaded: delete it"
+            )
 
 
 def _processor() -> str:

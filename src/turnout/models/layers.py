@@ -209,6 +209,9 @@ class CNN:
         check_size("padding", self.padding, least=0)
         check_order(self.activation, self.norm_at)
         check_choice("init", self.init, ("torch", "glorot"))
+        for name in ("drop_channels", "drop_features", "drop_hidden"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)!r}: it is a probability, at least 0 and below 1")
         norm = check_places("batch_norm", self.batch_norm, len(channels) + len(hidden))
         pool = check_places("pool", self.pool, len(channels))
         for name, value in {"channels": channels, "hidden": hidden, "batch_norm": norm, "pool": pool}.items():

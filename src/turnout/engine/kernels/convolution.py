@@ -17,7 +17,7 @@ from torch import Tensor
 
 from turnout.engine.kernels import few_channels
 from turnout.engine.kernels.few_channels import own_outputs, patch_corners, store_outputs
-from turnout.machine.triton_tools import jit, pieces, power_of_two, precision, splits, tl
+from turnout.machine.triton_tools import blank, jit, pieces, power_of_two, precision, splits, tl
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _convolve(
 ) -> Tensor:  # fmt: skip
     (c, i, B, h, w), (kh, kw), t = x.shape, W.shape[3:], PRODUCT
     lengths = {"c": c, "o": o, "B": B, "h": size[0], "w": size[1]}
-    y = x.new_empty([lengths[d] for d in order])
+    y = blank(x, *(lengths[d] for d in order))
     y = y.permute([order.index(d) for d in CHANNELS])
     if few_channels.pays(y):
         few_channels.product(x, W.transpose(1, 2) if turned else W, bias, y, padding, stride, turned)
@@ -189,7 +189,7 @@ def weight_gradient(
     parts = pieces(N, stretch)
     if by_sample:
         parts, stretch = B, N // B
-    g = x.new_empty(parts, c, o, K)
+    g = blank(x, parts, c, o, K)
     _weight_gradient[tiles, parts, c](
         x, d, g, N, c, stretch, *x.stride(), *d.stride()[:3], d.stride(4),
         i, h, w, o, d.shape[3], d.shape[4], *kernel, *padding, *stride, max(padding) > 0,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from turnout.machine.triton_tools import FAST, jit, pieces, power_of_two, precision, rows_contiguous, splits, tl
+from turnout.machine.triton_tools import FAST, blank, jit, pieces, power_of_two, precision, rows_contiguous, splits, tl
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def forward(x: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
     parts = splits(c * pieces(o, block_o), i, SPLIT_FROM)
     stretch = pieces(pieces(i, parts), block_i) * block_i
     parts = pieces(i, stretch)
-    y = x.new_empty(parts, c, B, o)
+    y = blank(x, parts, c, B, o)
     _forward[parts, pieces(o, block_o), c](
         x, W, y, B, o, i, stretch, c, x.stride(0), x.stride(1), W.stride(0),
         precision(), power_of_two(B, 16, BATCH_TO), block_o, block_i, num_warps=t.warps, num_stages=t.stages,
@@ -132,7 +132,7 @@ def backward(
     kept, shift, own = spring or (W, W, None)
     (c, B, i), o, t = x.shape, W.shape[1], BACKWARD
     d, x = rows_contiguous(d), rows_contiguous(x)
-    dx = x.new_empty(c, B, i) if need_input else None
+    dx = blank(x, c, B, i) if need_input else None
     block_o, block_i = power_of_two(o, 16, t.outputs), power_of_two(i, 16, t.inputs)
     _backward[pieces(i, block_i), c](
         d, x, W, target, x if dx is None else dx, kept, shift, W if own is None else own, B, o, i, keep, scale,

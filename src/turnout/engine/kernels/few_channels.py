@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from turnout.machine.triton_tools import EXACT, jit, pieces, power_of_two, precision, splits, tl
+from turnout.machine.triton_tools import EXACT, blank, jit, pieces, power_of_two, precision, splits, tl
 
 Pair = tuple[int, int]
 
@@ -153,7 +153,7 @@ def product(
     t = tile or (PRODUCT_OF_MANY if c * N >= MANY else PRODUCT)
     block, size = power_of_two(o, 4, t.outputs), 32 * t.warps * t.each
     groups = pieces(o, block)
-    w_iTo = x.new_empty(c, i, kernel[0] * kernel[1], groups * block)
+    w_iTo = blank(x, c, i, kernel[0] * kernel[1], groups * block)
     w_iTo[..., :o].copy_(W.flatten(3).permute(0, 2, 3, 1))
     bs_c = 0 if bias is None else bias.stride(0)
     _product[pieces(N, size), groups, c](
@@ -174,7 +174,7 @@ def weight_gradient(
     programs = i * pieces(o, block)
     stretch = pieces(pieces(N, splits(programs * c, N, least, wanted=1056)), size) * size
     stretch = oh * ow if by_sample else stretch
-    g = x.new_empty(pieces(N, stretch), c, o, K)
+    g = blank(x, pieces(N, stretch), c, o, K)
     _weight_gradient[programs, len(g), c](
         x, d, g, N, c, stretch, *x.stride(), *d.stride()[:3], d.stride(4),
         i, h, w, o, oh, ow, *kernel, *padding, *stride, max(padding) > 0, int(bias), block, size,

@@ -48,6 +48,10 @@ class GraphCache:
         """Register `value` as a tensor that has the same address in every round already."""
         self._kept[name] = value
 
+    def forget(self) -> None:
+        for kept in (self._seen, self._graphs, self._held, self._kept):
+            kept.clear()
+
     def run(self, step: Step, fixed: Sequence[Tensor], inputs: Sequence[Tensor], also: Hashable = ()) -> Tensor:
         """One step, which reads and changes `fixed`; returns the loss of each client.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from turnout.machine.triton_tools import EXACT, FAST, jit, pieces, power_of_two, precision, splits, tl
+from turnout.machine.triton_tools import EXACT, FAST, blank, jit, pieces, power_of_two, precision, splits, tl
 
 Pair = tuple[int, int]
 
@@ -137,7 +137,7 @@ def _convolve(x: Tensor, W: Tensor, bias: Tensor | None, padding: Pair, size: Pa
     """With W as [c, o, kh, kw, i]; `turned` by 180°."""
     x, t = by_pixel(x), PRODUCT
     (c, i, B, h, w), o, kernel = x.shape, W.shape[1], W.shape[2:4]
-    y = x.new_empty(c, B, *size, o)
+    y = blank(x, c, B, *size, o)
     N, block = B * size[0] * size[1], power_of_two(o, 16, 128)
     bs_c = 0 if bias is None else bias.stride(0)  # below, i & -i is the largest power of two that divides i
     _product[pieces(N, t.positions), pieces(o, block), c](
@@ -161,7 +161,7 @@ def weight_gradient(x: Tensor, d: Tensor, kernel: Pair, padding: Pair, squared: 
     stretch = pieces(pieces(N, splits(tiles * c, N, SPLIT_FROM)), t.positions) * t.positions
     stretch = oh * ow if squared else stretch
     parts = pieces(N, stretch)
-    g = x.new_empty(parts, c, o, K + 1)
+    g = blank(x, parts, c, o, K + 1)
     _weight_gradient[tiles, parts, c](
         x, d, g, N, c, stretch, x.stride(0), d.stride(0),
         i, h, w, o, oh, ow, *kernel, *padding, max(padding) > 0, precision(),

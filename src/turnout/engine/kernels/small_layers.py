@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from turnout.engine.kernels.pixels import by_pixel
-from turnout.machine.triton_tools import jit, mixed, pieces, power_of_two, tl
+from turnout.machine.triton_tools import blank, jit, mixed, pieces, power_of_two, tl
 from turnout.rng import _GOLDEN, _MIX_1, _MIX_2
 
 BLOCK = 1024  # numbers per program
@@ -110,8 +110,8 @@ def pool_pixels(x: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """`pool` of [c, i, B, h, w] that lies pixel by pixel."""
     x, (c, i, B, h, w) = by_pixel(x), x.shape
     shape = (c, B, i, h // kernel[0], w // kernel[1])
-    y = x.new_empty(*shape)
-    which = x.new_empty(shape, dtype=torch.uint8)
+    y = blank(x, *shape)
+    which = blank(x, *shape, dtype=torch.uint8)
     grid, blocks = _pixel_grid(shape)
     _pool_pixels[grid](x, y, which, i, h, w, *shape[3:], *kernel, *blocks, num_warps=WARPS)
     return y.transpose(1, 2), which.transpose(1, 2)
@@ -122,7 +122,7 @@ def unpool_pixels(d: Tensor, which: Tensor, kernel: tuple[int, int], size: tuple
     d, which = d.transpose(1, 2).contiguous(), which.transpose(1, 2)
     (c, B, i, oh, ow), (h, w) = d.shape, size
     covered = oh * kernel[0] == h and ow * kernel[1] == w
-    dx = d.new_empty(c, B, h, w, i) if covered else d.new_zeros(c, B, h, w, i)
+    dx = blank(d, c, B, h, w, i) if covered else d.new_zeros(c, B, h, w, i)
     grid, blocks = _pixel_grid(d.shape)
     _unpool_pixels[grid](d, which, dx, i, h, w, oh, ow, *kernel, *blocks, num_warps=WARPS)
     return dx.permute(0, 4, 1, 2, 3)
@@ -142,8 +142,8 @@ def pool(x: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:
         return y.transpose(1, 2), which.transpose(1, 2)
     x, (h, w) = x.contiguous(), x.shape[-2:]
     shape = (*x.shape[:-2], h // kernel[0], w // kernel[1])
-    y = x.new_empty(*shape)
-    which = x.new_empty(shape, dtype=torch.uint8)
+    y = blank(x, *shape)
+    which = blank(x, *shape, dtype=torch.uint8)
     total = y.numel()
     _pool[pieces(total, BLOCK),](
         x, y, which, total, h, w, *shape[-2:], *kernel, x.numel() >= WIDE_FROM, BLOCK, num_warps=WARPS
@@ -155,7 +155,7 @@ def unpool(d: Tensor, which: Tensor, kernel: tuple[int, int], size: tuple[int, i
     """The gradient of `pool`'s input, of the given size (h, w), from the gradient of its output."""
     if _by_sample(which):
         return unpool(d.transpose(1, 2), which.transpose(1, 2), kernel, size).transpose(1, 2)
-    dx = d.new_empty(*d.shape[:-2], *size)
+    dx = blank(d, *d.shape[:-2], *size)
     total = dx.numel()
     _unpool[pieces(total, BLOCK),](
         d.contiguous(), which, dx, total, *size, *which.shape[-2:], *kernel, total >= WIDE_FROM, BLOCK, num_warps=WARPS
@@ -191,11 +191,11 @@ def drop(x: Tensor, key_c: Tensor, p: float, whole_channels: bool) -> Tensor:
         i, B, L = x.shape[1], x.shape[2], x.shape[3] * x.shape[4]
         at = (1, i, 0) if whole_channels else (L, i * L, 1)
         x = x if x.stride(4) == 1 and x.stride(3) == x.shape[4] else x.contiguous()
-        y = torch.empty_like(x)
+        y = blank(x)
         strides = (*x.stride()[:3], *y.stride()[:3])
     else:
         x, B, L, at = x.contiguous(), 1, N, (0, 0, 1)
-        y = torch.empty_like(x)
+        y = blank(x)
         strides = (N, 0, 0, N, 0, 0)
     _drop[pieces(N, BLOCK), c](
         x, key_c, y, N, *strides, key_c.stride(0), *at, int(p * 2**31), 1 / (1 - p),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import marshal
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -167,7 +167,7 @@ class Records:
 
     # -- reading
 
-    def rows(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+    def rows(self, query: str, *values: Any) -> Generator[tuple[Any, ...], None, None]:
         """The rows of a query, one by one: a run of any length fits."""
         with explained(self.path):
             yield from self.db.execute(query, values)
@@ -175,7 +175,7 @@ class Records:
     def _one(self, query: str, *values: Any) -> Any:
         return next((row[0] for row in self.rows(query, *values)), None)
 
-    def wide(self, table: WideTable, where: str = "") -> tuple[list[str], Iterator[tuple[Any, ...]]]:
+    def wide(self, table: WideTable, where: str = "") -> tuple[list[str], Generator[tuple[Any, ...], None, None]]:
         """(columns, rows) of a table with a column for each name, in the order of its keys."""
         keys = ", ".join(table.keys)
         columns = [name for (_, name, *_) in self.rows(f"PRAGMA table_info({table.base})")] if table.base else []

@@ -30,6 +30,7 @@ def write_csv(folder: Path, to: Path) -> dict[str, int]:
                 names, rows = records.wide(table)
                 if next(rows, None) is not None:
                     columns |= dict.fromkeys(names)
+                rows.close()
         columns.pop("number", None)  # of events in a round: their order tells it
         if not columns:
             continue
