@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
 
+import turnout as to
 from turnout.cli import main
+from turnout.deploy.apps import client_of
 from turnout.deploy.demo import demo_experiment, same_model
-from turnout.deploy.processes import Process, ServerPlace, free_port, program
+from turnout.deploy.processes import Process, ServerPlace, free_port, program, surroundings
 from turnout.deploy.server import FINISHED, beside
 from turnout.errors import UserError
 from turnout.running.config.read import load, to_toml
@@ -24,6 +28,32 @@ def exported(folder: Path, rounds: int, seconds: float = 60.0) -> Path:
     (folder / "my.toml").write_text(to_toml(given))
     assert main(["export", str(folder / "my.toml"), "--flower-app", str(folder / "app")]) == 0
     return folder / "app"
+
+
+def test_flower_takes_the_app_with_its_experiment(tmp_path: Path) -> None:
+    app = exported(tmp_path, rounds=2)
+    environment = surroundings({"FLWR_HOME": str(tmp_path / "home")})
+    subprocess.run([program("flwr"), "build", "--app", str(app)], cwd=tmp_path, env=environment, check=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.fab"))) as bundle:
+        assert {"pyproject.toml", "turnout_app.py", "experiment.toml"} <= {*bundle.namelist()}
+        assert bundle.read("experiment.toml").decode() == (tmp_path / "my.toml").read_text()
+
+
+def test_a_run_s_folder_is_exported_too(tmp_path: Path) -> None:
+    given = to.Experiment(world=to.World(to.data.Digits(clients=4)), model=to.models.MLP(8), rounds=1)
+    run(given, tmp_path / "mine", quiet=True)
+    assert main(["export", str(tmp_path / "mine"), "--flower-app", str(tmp_path / "app")]) == 0
+    found = load(tmp_path / "app" / "experiment.toml")
+    assert (found.runtime.kind, getattr(found.runtime, "clients", 0), found.rounds) == ("flower", 4, 1)
+    assert main(["export", str(tmp_path / "mine"), "--flower-app", str(tmp_path / "app")]) == 2  # it is there already
+
+
+def test_a_node_says_which_client_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    assert client_of({"partition-id": 2, "num-partitions": 3}) == ("2", tmp_path / "turnout" / "2")
+    assert client_of({"client": "kitchen", "folder": "disk"}) == ("kitchen", Path("disk"))
+    with pytest.raises(UserError, match="flower-supernode --node-config 'client="):
+        client_of({"num-partitions": 3})
 
 
 @pytest.mark.slow
