@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turnout.cli.common import permits_code, say
 from turnout.errors import UserError
+
+if TYPE_CHECKING:
+    from turnout.experiment import Experiment
 
 App = Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder, as turnout deploy init wrote it.")]
 Source = Annotated[str, typer.Argument(metavar="[EXPERIMENT]", help="A recipe or a file; as for turnout run.")]
@@ -59,16 +62,9 @@ def init(folder: App, experiment: Source = "digits") -> None:
     turnout deploy init app
     turnout deploy init app my.toml
     """
-    from turnout.cli.planning import one_experiment
-    from turnout.deploy.app import with_columns, write_app
+    from turnout.deploy.app import write_app
 
-    given = one_experiment(experiment)
-    try:
-        given = with_columns(given)
-    except UserError as mistake:  # the data may be only on the devices
-        shared = "devices must share labels, and columns or words"
-        say(f"{mistake}; {shared}: add them to world.data in {folder}/experiment.toml")
-    for path in write_app(folder, given):
+    for path in write_app(folder, agreed_experiment(experiment, folder)):
         say(str(path))
     say(f"turnout deploy server {folder} starts the server, turnout device run {folder}/device.toml a device")
 
@@ -170,6 +166,20 @@ def leave(file: File) -> None:
 
     folder = ask_to_leave(file)
     say(f"the server learns it with its next request; {folder / 'left'} exists once it knows")
+
+
+def agreed_experiment(source: str, folder: Path) -> Experiment:
+    """The experiment of a recipe or a file, with what devices must share; a hint if the data is not at hand."""
+    from turnout.cli.planning import one_experiment
+    from turnout.deploy.app import with_columns
+
+    given = one_experiment(source)
+    try:
+        return with_columns(given)
+    except UserError as mistake:  # the data may be only on the devices
+        shared = "devices must share labels, and columns or words"
+        say(f"{mistake}; {shared}: add them to world.data in {folder}/experiment.toml")
+        return given
 
 
 def check_extra() -> None:

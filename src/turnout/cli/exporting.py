@@ -114,11 +114,11 @@ def _write_model(run: Path, path: Path, client: str | None, module: str | None, 
 
 
 def _write_flower_app(source: Path, folder: Path) -> None:
-    from turnout.cli.planning import one_experiment
-    from turnout.deploy.app import with_columns, write_flower_app
+    from turnout.cli.deploying import agreed_experiment
+    from turnout.deploy.app import write_flower_app
 
     file = source / "experiment.toml"
-    for path in write_flower_app(folder, with_columns(one_experiment(str(file if file.exists() else source)))):
+    for path in write_flower_app(folder, agreed_experiment(str(file if file.exists() else source), folder)):
         say(str(path), stderr=False)
     say(f"flwr run {folder} starts it on a SuperLink; flower-supernode --node-config 'client=\"0\"' is its client 0")
 
