@@ -35,12 +35,12 @@ HOW = (
     "its own SuperLink and SuperNodes, a process for every message (--shortcuts: a few times as fast)",
     "shortcuts through the inside of its package, SuperNode and ClientApp in one process",
 )
-STOCK_SECONDS = 40.0, 30.0  # of a round and of a question: Flower's own SuperNode starts a process for every message
+SECONDS = ((50.0, 30.0), (12.0, 6.0))  # of a round and of a question, without and with the shortcuts
 
 
 def demo_experiment(rounds: int, shortcuts: bool = True) -> Experiment:
     """Scheme C on digits; a round closes after a few seconds, whatever the slow device has done by then."""
-    round_seconds, request_seconds = (12.0, 6.0) if shortcuts else STOCK_SECONDS
+    round_seconds, request_seconds = SECONDS[shortcuts]
     return Experiment(
         world=World(Digits(clients=DEVICES)),
         model=MLP(32),
@@ -79,7 +79,7 @@ def play(folder: Path, rounds: int, shortcuts: bool, say: Say) -> None:
     serving.say = say
     files = [folder / f"device-{i}.toml" for i in range(DEVICES)]
     for i, file in enumerate(files):
-        slow = "slowness = 4.3\n" if i == SLOW else ""
+        slow = f"slowness = {0.36 * SECONDS[shortcuts][0]}\n" if i == SLOW else ""
         rule = '[policy]\nown = "turnout.deploy.demo:moody"\n' if i == MOODY else ""
         text = f'experiment = "experiment.toml"\nclient = "{i}"\nsuperlink = "127.0.0.1:{port}"\nfolder = "disk-{i}"\n'
         write_whole(file, text + slow + rule)
