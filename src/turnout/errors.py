@@ -127,8 +127,11 @@ def check_settings(part: Any, **allowed: str | tuple[Any, ...]) -> None:
                 raise UserError(f"{where} is {value!r}: {nearest(str(value), map(str, choice))}")
         elif value is not None or getattr(type(part), name, "") is not None:
             low, high = choice[1:-1].split(", ")
-            above = value >= float(low) if choice[0] == "[" else value > float(low)
-            below = value <= float(high) if choice[-1] == "]" else value < float(high)
+            try:
+                above = value >= float(low) if choice[0] == "[" else value > float(low)
+                below = value <= float(high) if choice[-1] == "]" else value < float(high)
+            except TypeError:  # not a number
+                above = below = False
             if not (above and below):
                 least = f"{'at least' if choice[0] == '[' else 'above'} {low}"
                 most = "" if high == "inf" else f" and {'at most' if choice[-1] == ']' else 'below'} {high}"

@@ -42,7 +42,7 @@ from turnout.running import runs
 from turnout.running.config.kinds import KINDS, ROLES
 from turnout.running.result import Run, RunGroup, load_model, open_run
 from turnout.running.tracking import NO_HOOKS, with_hooks
-from turnout.suggestions import find_elsewhere, suggesting
+from turnout.suggestions import find_elsewhere, suggest_settings, suggesting
 from turnout.world.events import Join, Leave
 
 if TYPE_CHECKING:
@@ -70,7 +70,14 @@ SATELLITES = {
 }
 
 
-class aggregation:  # noqa: N801
+class _Namespace(type):
+    """The class of namespaces: suggests near names for an unknown one."""
+
+    def __getattr__(cls, name: str) -> Any:
+        raise suggesting(f"turnout.{cls.__name__}", name, vars(cls))
+
+
+class aggregation(metaclass=_Namespace):  # noqa: N801
     """How updates become one: the weighted sum, and robust aggregations."""
 
     from turnout.parts.aggregation import Aggregation, WeightedSum
@@ -85,14 +92,14 @@ class aggregation:  # noqa: N801
     )
 
 
-class compression:  # noqa: N801
+class compression(metaclass=_Namespace):  # noqa: N801
     """How updates travel."""
 
     from turnout.parts.compression.base import Compression, Dense, Sending
     from turnout.parts.compression.lossy import Quantise, SparseTernary, TopK
 
 
-class roles:  # noqa: N801
+class roles(metaclass=_Namespace):  # noqa: N801
     """The roles of an experiment, as classes: your own part that a file names must be derived from its role,
     `class Median(to.roles.Aggregation)`. In Python any object with a role's methods will do.
     """
@@ -122,7 +129,7 @@ class roles:  # noqa: N801
     from turnout.world.participation import Participation
 
 
-class substitution:  # noqa: N801
+class substitution(metaclass=_Namespace):  # noqa: N801
     """What happens to the shares of absent clients."""
 
     from turnout.parts.substitution.base import NoSubstitution, Spread, Substitution
@@ -130,7 +137,7 @@ class substitution:  # noqa: N801
     from turnout.parts.substitution.stale import Stale
 
 
-class terms:  # noqa: N801
+class terms(metaclass=_Namespace):  # noqa: N801
     """Local methods, as terms of the gradient."""
 
     from turnout.parts.terms.baselines import APFL, MimeLite, Proximal
@@ -147,7 +154,10 @@ def __getattr__(name: str) -> Any:
     if importlib.util.find_spec(package) is None:
         raise UserError(f"turnout.{name} needs {package}, which is not installed here")
     module = importlib.import_module(place)
-    return getattr(module, inner) if inner else module
+    if inner:
+        return getattr(module, inner)
+    find_elsewhere(module, f"turnout.{name}", {})
+    return module
 
 
 def unknown_name(name: str) -> AttributeError:
@@ -160,7 +170,8 @@ def unknown_name(name: str) -> AttributeError:
 
 
 def _fill_namespaces() -> None:
-    """Add kinds that are not listed above to their namespaces; those of satellites are imported when used."""
+    """Add kinds that are not listed above to their namespaces (those of satellites are imported when used), and
+    suggestions for misspelt settings."""
     here = sys.modules[__name__]
     for name in dict.fromkeys(role.public for role in ROLES if role.public):
         found, roles_here = getattr(here, name), [role for role in ROLES if role.public == name]
@@ -170,6 +181,9 @@ def _fill_namespaces() -> None:
         if isinstance(found, ModuleType):
             places = [place for role in roles_here for place in role.satellites.values()]
             find_elsewhere(found, f"turnout.{name}", {place.rpartition(":")[2]: place for place in places})
+    for kind in (*(getattr(here, name) for name in __all__ if name[0].isupper()),
+                 *(maker for kinds in KINDS.values() for maker in kinds.values())):  # fmt: skip
+        suggest_settings(kind)
     for name, known in vars(importlib.import_module("turnout.parts.terms")).items():
         if not name.startswith("_") and name not in vars(terms):  # the base classes of terms
             setattr(terms, name, known)

@@ -1,19 +1,26 @@
 """Names in Python: the kinds that modules define, and what a public namespace finds elsewhere.
 
-Files and the command line suggest near names themselves (running/config/read.py); in Python the interpreter does.
+An unknown name or setting in Python is an error with near names; files and the command line have their own
+(running/config/read.py).
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from turnout.errors import near
+from turnout.errors import UserError, near, unknown_setting
+
+
+class UnknownSetting(UserError, TypeError):
+    """An argument that a class does not have; also a TypeError, as Python raises for one."""
 
 
 def kinds_in(place: str, leave_out: Collection[str] = ()) -> dict[str, Any]:
@@ -62,3 +69,21 @@ def find_elsewhere(module: ModuleType, called: str, satellites: Mapping[str, str
         raise suggesting(called, name, vars(module))
 
     vars(module).setdefault("__getattr__", missing)
+
+
+def suggest_settings(kind: Any) -> None:
+    """Let a class suggest near settings for an argument that it does not take."""
+    make = vars(kind).get("__init__") if isinstance(kind, type) else None
+    if make is None or hasattr(make, "__wrapped__"):
+        return
+    known = [p for p in inspect.signature(make).parameters.values() if p.kind is not p.VAR_POSITIONAL][1:]
+    names = [p.name for p in known]
+
+    @functools.wraps(make)
+    def init(self: Any, *given: Any, **named: Any) -> None:
+        unknown = [name for name in named if name not in names]
+        if unknown and not any(p.kind is p.VAR_KEYWORD for p in known):
+            raise UnknownSetting(unknown_setting(kind.__name__, unknown[0], names))
+        make(self, *given, **named)
+
+    kind.__init__ = init

@@ -317,13 +317,13 @@ def _check_scores(
     dimensions: str, instead: str, output_shape: tuple[int, ...], target: Tensor, ignore: int | None = None
 ) -> None:
     """A `UserError` unless scores of these dimensions, the last of which is the labels, fit labels of the others."""
+    if target.is_floating_point():
+        raise UserError(f"labels are whole numbers, but the data has {target.dtype}: convert them, or use Regression")
     if len(output_shape) != dimensions.count(",") + 1 or tuple(output_shape[:-1]) != tuple(target.shape):
         raise UserError(
             f"the model gives {tuple(output_shape)} for targets {tuple(target.shape)}: the task compares scores "
             f"{dimensions} with a label for each, and the other dimensions must agree; {instead}"
         )
-    if target.is_floating_point():
-        raise UserError(f"labels are whole numbers, but the data has {target.dtype}: convert them, or use Regression")
     label, scores = target if ignore is None else target[target != ignore], output_shape[-1]
     if label.numel() and int(label.min()) < 0:
         raise UserError(f"the data has label {int(label.min())}: number the labels from 0")

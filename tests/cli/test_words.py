@@ -102,10 +102,36 @@ def test_a_file_with_a_setting_in_the_wrong_place_says_where_it_goes(tmp_path: P
         (lambda: to.partition.Class, "Classes"),
         (lambda: to.selection.Fractions, "Fraction"),
         (lambda: to.personal.batchnorm, "batch_norm"),
+        (lambda: to.terms.Elastik, "Elastic"),
+        (lambda: to.terms.LocalTrem, "LocalTerm"),
+        (lambda: to.aggregation.Krumm, "Krum"),
+        (lambda: to.roles.Weightin, "Weighting"),
+        (lambda: to.scores.Scors, "Scores"),
     ],
 )
 def test_a_name_mistyped_in_python_gets_a_suggestion(typo, said: str):
     with pytest.raises(AttributeError, match=f"did you mean '{said}'"):
+        typo()
+
+
+@pytest.mark.parametrize(
+    ("typo", "said"),
+    [
+        (lambda: to.SGD(learning_rate=0.1), "SGD has no setting 'learning_rate': did you mean 'lr'"),
+        (lambda: to.SGD(lrr=0.1), "SGD has no setting 'lrr': did you mean 'lr'"),
+        (lambda: to.Local(local_epochs=3), "Local has no setting 'local_epochs': did you mean 'epochs'"),
+        (lambda: to.Experiment(num_rounds=3), "Experiment has no setting 'num_rounds': did you mean 'rounds'"),
+        (lambda: to.data.Digits(n_clients=3), "Digits has no setting 'n_clients': did you mean 'clients'"),
+        (lambda: to.models.MLP(3, batchnorm=True), "MLP has no setting 'batchnorm': did you mean 'batch_norm'"),
+        (lambda: to.participation.Traces(frist=3), "Traces has no setting 'frist': did you mean 'first'"),
+        (lambda: to.Join(clint=3), "Join has no setting 'clint': did you mean 'client'"),
+        (lambda: to.weighting.ByWork(alpha=3), "ByWork has no setting 'alpha': it has no settings"),
+    ],
+)
+def test_a_setting_mistyped_in_python_gets_a_suggestion(typo, said: str):
+    with pytest.raises(to.UserError, match=said):
+        typo()
+    with pytest.raises(TypeError):  # what Python says of an unknown argument
         typo()
 
 

@@ -12,6 +12,7 @@ from alone import fresh, moments_of, torch_adam, train_alone, weights_of
 from turnout import testing
 from turnout.errors import UserError
 from turnout.parts.compression.base import Dense
+from turnout.running.config.read import from_table
 from worlds import play, ready, world
 
 COUNTS, FRACTIONS = [8, 12, 4, 16], (1.0, 0.5, 0.0, 1.0)
@@ -156,9 +157,10 @@ def test_7_3_rules_14_and_15_terms_come_before_adam_and_the_schedule_is_separate
     torch.testing.assert_close(server.shared_P, weights_of(prepared, module), rtol=1e-8, atol=1e-10)
 
 
-def test_server_adam_follows_reddi_et_al():
-    """Algorithm 2 there: m <- β1 m + (1 - β1) Δ; v <- β2 v + (1 - β2) Δ², from τ²; w <- w + η m / (√v + τ)."""
-    step = to.server.ServerAdam()
+@pytest.mark.parametrize("kind", ["server-adam", "server-yogi", "server-adagrad"])
+def test_server_steps_follow_reddi_et_al(kind):
+    """Algorithm 2 there: m <- β1 m + (1 - β1) Δ; v by kind, from τ²; w <- w + η m / (√v + τ). Over two real rounds."""
+    step = from_table({"algorithm": {"server": kind}}).algorithm.server
     prepared = ready(world(COUNTS, *FRACTIONS, server=step))
     plain = ready(world(COUNTS, *FRACTIONS))
     w, m = prepared.server.shared_P, 0.0
@@ -168,7 +170,11 @@ def test_server_adam_follows_reddi_et_al():
         at_w, _ = plain.round(dataclasses.replace(plain.server, shared_P=w), t)
         delta = at_w.shared_P - w
         m = step.beta1 * m + (1 - step.beta1) * delta
-        v = step.beta2 * v + (1 - step.beta2) * delta**2
+        v = {
+            "server-adam": step.beta2 * v + (1 - step.beta2) * delta**2,
+            "server-yogi": v - (1 - step.beta2) * delta**2 * torch.sign(v - delta**2),
+            "server-adagrad": v + delta**2,
+        }[kind]
         w = w + step.lr * m / (v.sqrt() + step.tau)
         server, _ = prepared.round(server, t)
     torch.testing.assert_close(server.shared_P, w)
@@ -189,10 +195,11 @@ def test_an_optimizer_that_mixes_clients_is_caught():
     ("make", "words"),
     [
         (lambda: to.Adam(lr=0), "above 0"),
+        (lambda: to.Adam(lr="0.1"), "Adam.lr must be above 0, not '0.1'"),
         (lambda: to.Adam(beta1=1.0), "beta1 must be"),
         (lambda: to.Adam(moments="federate"), "federated"),
         (lambda: to.Adam(count="carried"), "carry"),
-        (lambda: to.server.ServerAdam(tau=0), "tau must be above 0"),
+        (lambda: to.server.ServerYogi(tau=0), "tau must be above 0"),
     ],
 )
 def test_mistakes_are_sentences(make, words):

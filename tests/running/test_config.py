@@ -207,7 +207,8 @@ def test_a_setting_inside_a_list() -> None:
         ("=3", "write it as path=value"),
         ("algorithm.local=3", "algorithm.local must be a table of settings, not 3"),
         ("algorithm.local.optimizer.lr=fast", "algorithm.local.optimizer.lr must be a number, not 'fast'"),
-        ("algorithm.local.optimizer.lr=-1", "lr must be above 0"),
+        ("algorithm.local.optimizer.lr=-1", "^algorithm.local.optimizer.lr must be above 0"),
+        ("algorithm.local={epochs=2, steps=7}", "^algorithm.local: local work is asked for both"),
         ("algorithm.terms.0.mu=1", "give the number of one of the 0 entries"),
         ("algorithm.personal.pattern=x", "algorithm.personal needs a kind"),
         ("world.participation=fleet-log", "world.participation needs path"),
@@ -245,6 +246,12 @@ def test_a_module_of_ones_own_that_is_broken(tmp_path: Path, monkeypatch: pytest
         (b"round = 3", r"unknown setting round: did you mean 'rounds'"),
         (b"[world]\ndata = 3", "world.data must be a kind"),
         (b"world = 3", "world must be a table of settings, not 3"),
+        (
+            b"[algorithm.local.optimizer]\nkind = 'sgd'\nlr = -1",
+            "^algorithm.local.optimizer.lr must be above 0, not -1",
+        ),
+        (b"algorithm.terms = [{kind = 'proximal', mu = -1}]", "^algorithm.terms.0.mu must be"),
+        (b"[world]\ndata = {kind = 'digits', clients = 0}", "^world.data.clients must be at least 1, not 0"),
     ],
 )
 def test_files_that_cannot_be(content: bytes, sentence: str, tmp_path: Path) -> None:

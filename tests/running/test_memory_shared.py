@@ -1,7 +1,11 @@
-"""Runs side by side: as many at a time as fit into memory by the first one's estimate."""
+"""Runs side by side: as many at a time as fit into memory by the first one's estimate; others wait for them to end."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,6 +60,38 @@ def test_a_caller_that_stops_early_leaves_no_process(tmp_path: Path) -> None:
     assert any(isinstance(message, Began) for message in messages)
     messages.close()  # type: ignore[attr-defined]
     assert not any(is_held(tmp_path / name) for name in "abc")
+
+
+def running_out(tried: Path, how: str, lr: float, clock: int) -> float:
+    """A schedule that runs out of memory in the second round, once."""
+    if clock == 1 and not tried.exists():
+        tried.touch()
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise MemoryError
+    return lr
+
+
+def after(tried: Path, lr: float, clock: int) -> float:
+    """A schedule that waits until the other run has run out of memory."""
+    while not tried.exists() or is_held(tried.parent / "b"):
+        time.sleep(0.01)
+    return lr
+
+
+@pytest.mark.parametrize("how", ["raises", "killed"])
+def test_one_that_runs_out_of_memory_beside_others_is_run_again_when_they_have_ended(how: str, tmp_path: Path) -> None:
+    small, large = (
+        digits().but(rounds=100, **{"algorithm.local.schedule": to.schedules.Custom(schedule)})
+        for schedule in (partial(after, tmp_path / "tried"), partial(running_out, tmp_path / "tried", how))
+    )
+    found = list(side_by_side(list(zip([small, large, small], places(tmp_path, "abc").values(), strict=True)), 3))
+    assert not [message for message in found if isinstance(message, Failed)]
+    ended = [message.name for message in found if isinstance(message, Ended)]
+    assert (set(ended), ended[-1]) == (set("abc"), "b")
+    assert [note.words for note in found if isinstance(note, Note)] == [
+        "waits for the other runs to end: there is not enough memory beside them"
+    ]
 
 
 def test_one_that_is_too_large_fails_and_the_others_end(tmp_path: Path) -> None:

@@ -504,7 +504,7 @@ class Draws:
 
     def server(self) -> Any:
         apply = to.server.ServerSGD()
-        adaptive = [to.server.ServerAdam(tau=1e-2)] * 3
+        adaptive = (kind(tau=1e-2) for kind in (to.server.ServerAdam, to.server.ServerYogi, to.server.ServerAdagrad))
         return self.one("server", apply, apply, apply, to.server.ServerSGD(0.5), *adaptive)
 
     def selection(self) -> Any:

@@ -29,6 +29,17 @@ def test_a_step_of_the_round_is_at_most_30_lines_and_5_parameters(function):
     assert len(inspect.signature(function).parameters) <= 5
 
 
+def test_a_round_runs_through_few_files_functions_and_kinds_of_records():
+    plain, full = measure.traced(), measure.traced(measure.all_parts())
+    assert len(plain.files) <= 35
+    assert len(plain.functions) <= 110
+    assert plain.switches <= 100
+    assert len(plain.records) <= 20
+    assert len(full.files) <= 56
+    assert len(full.functions) <= 230
+    assert len(full.records) <= 33
+
+
 def test_the_import_contract_has_no_exceptions():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     assert settings["contracts"]

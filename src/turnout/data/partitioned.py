@@ -15,7 +15,7 @@ from torch import Tensor
 from turnout.data.federation import Pooled, Rows, pool_tests
 from turnout.data.partition import IID, Natural, Partition, divide_pools, pick_rows
 from turnout.data.sizes import Equal, Sizes, check_test_share, train_count
-from turnout.errors import UserError, nearest
+from turnout.errors import UserError, check_settings
 from turnout.rng import uniform
 
 LOCAL_TESTS = ("holdout", "last", "official")
@@ -64,11 +64,9 @@ class Partitioned(ABC):
     local_test: str = "holdout"
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        if self.clients is not None and self.clients < 1:
-            raise UserError(f"{name}(clients={self.clients}): there must be at least 1 client")
-        if self.local_test not in LOCAL_TESTS:
-            raise UserError(f"{name}(local_test={self.local_test!r}): {nearest(self.local_test, LOCAL_TESTS)}")
+        if self.clients is not None:
+            check_settings(self, clients="[1, inf)")
+        check_settings(self, local_test=LOCAL_TESTS)
         check_test_share(self.test_share)
 
     @abstractmethod

@@ -18,7 +18,7 @@ from torch import Tensor
 from turnout.data.federation import Pooled
 from turnout.data.generated import ClientData, Generated
 from turnout.data.sizes import Pareto, Sizes, check_test_share, train_count
-from turnout.errors import UserError
+from turnout.errors import check_settings
 from turnout.machine.compiler import at, function, pointer, real, whole
 from turnout.machine.threads import cores, ordered_map
 from turnout.rng import rng, rng_seed
@@ -64,12 +64,8 @@ class Synthetic:
     central_clients: int = 200
 
     def __post_init__(self) -> None:
-        if self.clients < 1:
-            raise UserError(f"Synthetic(clients={self.clients}): there must be at least 1 client")
-        if self.alpha < 0 or self.beta < 0:
-            raise UserError(f"Synthetic(alpha={self.alpha}, beta={self.beta}): standard deviations are >= 0")
-        if self.dimension < 1 or self.classes < 2:
-            raise UserError("Synthetic needs a dimension of at least 1 and at least 2 classes")
+        check_settings(self, alpha="[0, inf)", beta="[0, inf)")  # standard deviations
+        check_settings(self, clients="[1, inf)", dimension="[1, inf)", classes="[2, inf)")
         check_test_share(self.test_share)
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled | Generated:

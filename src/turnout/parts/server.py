@@ -1,4 +1,4 @@
-"""Server steps: the weighted sum applied as it is, or by Adam.
+"""Server steps: the weighted sum applied as it is, or by Adam, Yogi or Adagrad (Reddi et al., 2021).
 
 Shape letters: P shared parameters.
 """
@@ -46,8 +46,7 @@ class ServerSGD:
 @dataclass(frozen=True)
 class ServerAdam:
     """m <- β1 m + (1 - β1) Δ; v <- β2 v + (1 - β2) Δ², from τ² on; w <- w + η m / (√v + τ), where Δ is the weighted sum
-    of updates. No bias correction, as published (FedAdam of Reddi et al., 2021; not paper 004's, which is `Adam` on the
-    clients).
+    of updates. No bias correction, as published (FedAdam; not paper 004's, which is `Adam` on the clients).
 
     lr            η
     beta1, beta2  β1, β2
@@ -71,8 +70,42 @@ class ServerAdam:
 
     def step(self, update_P: Tensor, state: State, updates: Updates) -> tuple[Tensor, State]:
         m_P = self.beta1 * state["first"] + (1 - self.beta1) * update_P
-        v_P = self.beta2 * state["second"] + (1 - self.beta2) * update_P.square()
+        v_P = self.second(state["second"], update_P.square())
         return self.lr * m_P / (v_P.sqrt() + self.tau), {"first": m_P, "second": v_P}
 
+    def second(self, v_P: Tensor, square_P: Tensor) -> Tensor:
+        """The next v, given Δ²."""
+        return self.beta2 * v_P + (1 - self.beta2) * square_P
 
-KINDS = {"apply": ServerSGD, "server-adam": ServerAdam}
+
+@dataclass(frozen=True)
+class ServerYogi(ServerAdam):
+    """`ServerAdam` with v <- v - (1 - β2) Δ² sign(v - Δ²): v shrinks slowly (FedYogi).
+
+    lr            η
+    beta1, beta2  β1, β2
+    tau           τ
+    """
+
+    def second(self, v_P: Tensor, square_P: Tensor) -> Tensor:
+        return v_P - (1 - self.beta2) * square_P * torch.sign(v_P - square_P)
+
+
+@dataclass(frozen=True)
+class ServerAdagrad(ServerAdam):
+    """`ServerAdam` with v <- v + Δ² (FedAdagrad; no momentum by default).
+
+    lr     η
+    beta1  β1
+    beta2  not used
+    tau    τ
+    """
+
+    lr: float = 0.1
+    beta1: float = 0.0
+
+    def second(self, v_P: Tensor, square_P: Tensor) -> Tensor:
+        return v_P + square_P
+
+
+KINDS = {"apply": ServerSGD, "server-adam": ServerAdam, "server-yogi": ServerYogi, "server-adagrad": ServerAdagrad}

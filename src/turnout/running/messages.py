@@ -99,16 +99,22 @@ class Ended:
 class Failed:
     """A run has failed.
 
-    name     the run
-    why      the reason
-    mistake  whether it is a user's mistake, which needs no traceback
-    began    whether the run had begun
+    name        the run
+    why         the reason
+    mistake     whether it is a user's mistake, which needs no traceback
+    began       whether the run had begun
+    for_memory  whether the reason may be a lack of memory
     """
 
     name: str
     why: str
     mistake: bool
     began: bool = False
+    for_memory: bool = False
+
+
+class DoesNotFit(UserError):
+    """A run needs more memory than is free."""
 
 
 Message = Began | Line | Note | Ended | Failed
@@ -182,7 +188,7 @@ def check_fits(estimate: Mapping[str, int], free: int | None, side_by_side: bool
         return total
     pieces = ", ".join(f"{name} {size(count)}" for name, count in needed.items() if count)
     fewer = "run fewer side by side (--jobs 1), " if side_by_side else ""
-    raise UserError(
+    raise DoesNotFit(
         f"this run needs about {size(total)} of memory ({pieces}), but {size(free)} are free here: {fewer}"
         "ask fewer clients a round (algorithm.selection), lower algorithm.local.batch_size, or take a smaller model"
     )
@@ -251,9 +257,10 @@ def guarded(experiment: Experiment, place: RunPlace) -> Iterator[Message]:
             began = began or isinstance(message, Began)
             yield message
     except UserError as mistake:
-        yield Failed(place.name, str(mistake), True, began)
+        yield Failed(place.name, str(mistake), True, began, isinstance(mistake, DoesNotFit))
     except Exception as error:
         short = out_of_memory(error)
+        for_memory = short is not None
         if short is None and isinstance(error, OSError):
             full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
             then = "free some space" if full else "fix that"
@@ -261,7 +268,7 @@ def guarded(experiment: Experiment, place: RunPlace) -> Iterator[Message]:
                 f"{error.filename or place.folder} cannot be used ({error.strerror or error}): {then}, then --resume"
             )
         if short is not None:
-            yield Failed(place.name, short, True, began)
+            yield Failed(place.name, short, True, began, for_memory)
             return
         with suppress(OSError):
             kept.parent.mkdir(parents=True, exist_ok=True)

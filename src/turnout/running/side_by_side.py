@@ -1,7 +1,8 @@
 """Several runs side by side, in processes that take one run after another.
 
 A run that fails or is killed by the system does not end the others: its process is replaced. The first run begins
-alone; its estimate limits how many are made at a time to those that fit into free memory.
+alone; its estimate limits how many are made at a time to those that fit into free memory. One that runs out of memory
+beside others, or is refused for it, is run again alone when they have ended.
 
 Worker processes are forked from a server that has the library loaded, so starting one takes milliseconds; on a GPU the
 first step takes seconds (context, kernels), which is why a process is kept for the next run. If the process that
@@ -36,15 +37,21 @@ def side_by_side(work: Sequence[Work], jobs: int) -> Iterator[Message]:
     left, context = deque(work), worker_context()
     workers: dict[Connection, RunWorker] = {}
     limit: int | None = None  # unknown until a run has begun
+    alone = list[Work]()  # runs that did not fit beside others
     try:
-        while left or workers:
+        while left or workers or alone:
+            if not left and not workers:
+                left, alone, limit = deque(alone), [], 1
             while left and len(workers) < (limit or 1):
                 worker = RunWorker.spawn(context, left.popleft())
                 workers[worker.connection] = worker
             for connection in wait(list(workers)):
                 worker = workers[connection]  # type: ignore[index]
                 message = worker.receive()
-                if message is not None:
+                if isinstance(message, Failed) and message.for_memory and len(workers) > 1:
+                    alone.append(worker.work)
+                    yield Note(message.name, "waits for the other runs to end: there is not enough memory beside them")
+                elif message is not None:
                     yield message
                 if isinstance(message, Began) and limit is None:
                     limit = at_a_time(jobs, message)
@@ -77,12 +84,12 @@ class RunWorker:
 
     process     the process
     connection  this end of the pipe to it
-    name        its run
+    work        its run
     """
 
     process: BaseProcess
     connection: Connection
-    name: str = ""
+    work: Work
 
     @classmethod
     def spawn(cls, context: Any, work: Work) -> RunWorker:
@@ -91,12 +98,12 @@ class RunWorker:
         with script_left_alone(), _interrupts_wait():
             process.start()
         there.close()
-        worker = cls(process, here)
+        worker = cls(process, here, work)
         worker.give(work)
         return worker
 
     def give(self, work: Work) -> None:
-        self.name = work[1].name
+        self.work = work
         with script_left_alone(), suppress(OSError):  # `receive` notices a process that was killed
             self.connection.send(work)
 
@@ -109,7 +116,7 @@ class RunWorker:
             self.process.join()
             code = self.process.exitcode
             why = f"its process was ended from outside (code {code}); the machine may be short of memory"
-            return Failed(self.name, why, mistake=False, began=True)
+            return Failed(self.work[1].name, why, mistake=False, began=True, for_memory=code == -signal.SIGKILL)
 
     def end(self) -> None:
         self.connection.close()

@@ -12,6 +12,7 @@ import inspect
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -233,7 +234,22 @@ def _build_fields(maker: Any, value: Any, path: str, code: Code) -> Any:
     missing = [name for name in required(maker) if name not in arguments]
     if missing:
         raise UserError(f"{path or 'the experiment'} needs {', '.join(missing)}: add {path}.{missing[0]} = ...")
-    return OWN if any(argument is OWN for argument in arguments.values()) else maker(**arguments)
+    with located(path, maker):
+        return OWN if any(argument is OWN for argument in arguments.values()) else maker(**arguments)
+
+
+@contextmanager
+def located(path: str, maker: Any) -> Iterator[None]:
+    """Name the path of settings in the message of a part that refuses them."""
+    try:
+        yield
+    except UserError as mistake:
+        words, own = str(mistake), f"{maker.__name__}."
+        if words.startswith(own):
+            words = f"{path}.".lstrip(".") + words.removeprefix(own)
+        elif path and not words.startswith(path):
+            words = f"{path}: {words}"
+        raise UserError(words) from mistake
 
 
 def _arguments(maker: Any, value: dict[str, Any], path: str, code: Code) -> dict[str, Any]:

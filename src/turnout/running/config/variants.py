@@ -22,7 +22,7 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.running.config.hints import settable
-from turnout.running.config.read import build, from_table, meant, parse_value
+from turnout.running.config.read import build, from_table, located, meant, parse_value
 
 SECTION = "variants"
 
@@ -97,4 +97,5 @@ def with_table(thing: Any, changes: Mapping[str, Any], above: str = "") -> Any:
         is_part = isinstance(part, partial | tuple) or (dataclasses.is_dataclass(part) and not isinstance(part, type))
         some = isinstance(value, dict) and "kind" not in value and is_part
         changed[name] = with_table(part, value, here) if some else build(hints[name], value, here)
-    return partial(thing, **changed) if function else dataclasses.replace(thing, **changed)
+    with located(above, thing.func if function else type(thing)):
+        return partial(thing, **changed) if function else dataclasses.replace(thing, **changed)
