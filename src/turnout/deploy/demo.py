@@ -35,7 +35,7 @@ HOW = (
     "its own SuperLink and SuperNodes, a process for every message (--shortcuts: a few times as fast)",
     "shortcuts through the inside of its package, SuperNode and ClientApp in one process",
 )
-SECONDS = ((50.0, 30.0), (12.0, 6.0))  # of a round and of a question, without and with the shortcuts
+SECONDS = ((60.0, 30.0), (12.0, 6.0))  # of a round and of a question, without and with the shortcuts
 
 
 def demo_experiment(rounds: int, shortcuts: bool = True) -> Experiment:
