@@ -87,6 +87,7 @@ class aggregation(metaclass=_Namespace):  # noqa: N801
         GeometricMedian,
         Krum,
         MultiKrum,
+        NearestMixing,
         NormClip,
         TrimmedMean,
     )

@@ -132,7 +132,7 @@ def aggregate(received: Received, download: Download, ctx: Context) -> Total | N
     found, extra = algorithm.aggregation.combine(updates, weight_R), Extra()
     sum_P = found.update_P if isinstance(found, Combined) else found
     if isinstance(found, Combined):
-        extra = found.extra
+        extra, updates = found.extra, found.guarded or updates
         if found.used_R is not None:
             weight_C = weight_C.index_fill(0, updates.position_R, 0.0)
             rows = found.used_R.nonzero().squeeze(1)
@@ -190,9 +190,17 @@ def weigh(
         old_P = substitutes.rows_sum(factor_C)  # old updates were scaled by the work of their own round
     if updates.scale_R is not None:
         factor_C = factor_C * algorithm.weighting.client_scale(turnout)
-    weight_C = algorithm.membership.boost_of(roster, turnout.client_C, updates.t) * torch.where(counts_C, share_C, 0.0)
+    weight_C = torch.where(counts_C, share_C, 0.0)
+    if algorithm.aggregation.linear:  # elsewhere weights are votes, and a newcomer has no more than its share
+        weight_C = algorithm.membership.boost_of(roster, turnout.client_C, updates.t) * weight_C
     if substitutes is not None:
-        weight_C = weight_C + substitutes.borrowed_C
+        borrowed_C = substitutes.borrowed_C
+        if not algorithm.aggregation.linear:  # who is a friend of many has one vote more; the others go to all
+            borrowed_C = borrowed_C.minimum(weight_C)
+            borrowed_C = borrowed_C + weight_C * (
+                (substitutes.borrowed_C.sum() - borrowed_C.sum()) / weight_C.sum().clamp(min=1e-300)
+            )
+        weight_C = weight_C + borrowed_C
     return weight_C * factor_C, substitutes, old_P
 
 

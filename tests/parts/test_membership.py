@@ -232,16 +232,16 @@ def test_an_included_client_comes_back_and_an_excluded_one_is_a_newcomer():
     assert weights(out[4]) == pytest.approx([P[0], 3 * P[1], P[2], P[3]])
 
 
-def test_an_excluded_newcomer_that_rejoins_is_boosted_as_any_other():
-    """SPEC §2.4, §2.6: its boost is that of its latest arrival (3, 1.5, ...), not what was left of the first one."""
+def test_an_excluded_newcomer_that_rejoins_has_what_is_left_of_its_one_boost():
+    """Or a device could leave and join in every round, and always have three shares."""
     for again in (3, 5):
         _, records = play(ready(town(to.Join(1, 1), to.Leave(1, 2), to.Join(1, again), rounds=7)), 7)
         assert weights(records[1])[1] == pytest.approx(3 * P[1])
         boosts = [weights(r)[1] / P[1] for r in records[again:]]
-        assert boosts == pytest.approx([1 + 2 / (n + 1) ** 2 for n in range(len(boosts))])
+        assert boosts == pytest.approx([1 + 2 / (again - 1 + n + 1) ** 2 for n in range(len(boosts))])
         assert [r.clock for r in records[again:]] == list(range(len(boosts)))
         roster = play(ready(town(to.Join(1, 1), to.Leave(1, 2), to.Join(1, again), rounds=7)), 7)[0].roster
-        assert (roster.newcomer_J.tolist(), roster.since_J.tolist()) == ([1], [again])
+        assert (roster.newcomer_J.tolist(), roster.since_J.tolist()) == ([1], [1])
 
 
 def test_what_an_excluded_client_kept_is_forgotten_and_an_included_one_keeps_it():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -14,9 +15,9 @@ from torch import Tensor
 import turnout as to
 from turnout.errors import UserError
 from turnout.parts.aggregation import Combined, combined_of
-from turnout.parts.robust import coordinate_median, geometric_median, trimmed_mean
+from turnout.parts.robust import Votes, coordinate_median, geometric_median, in_buckets, mixed, trimmed_mean
+from turnout.parts.substitution.base import Substitutes
 from turnout.parts.updates import Updates
-from turnout.running.tracks.preflight import preflight
 from turnout.types import Turnout
 from worlds import local_updates, play, ready, world
 
@@ -28,6 +29,7 @@ ROBUST = [
     to.aggregation.MultiKrum(0.4),
     to.aggregation.NormClip(),
     to.aggregation.CentredClip(),
+    to.aggregation.NearestMixing(share=0.4, bucket=1),
 ]
 WHOLE = [
     part for part in ROBUST if not isinstance(part, to.aggregation.NormClip)
@@ -163,6 +165,40 @@ def test_centred_clipping_steps_as_often_as_asked():
     assert float(centre(to.aggregation.CentredClip(2.0, steps=2), rows)) == pytest.approx(8 / 9)
 
 
+def test_nearest_mixing_is_the_papers_mean_of_the_nearest():
+    """m = 4, f = 1: each is the mean of its three nearest, itself included: 1, 1, 1 and 31, of which the rule takes the
+    median. Where the second reply has two votes of five, three votes are 0, 1, 1; 1, 1, 0; 2, 1, 1 and 90, 2, 1."""
+    rows = [[0.0], [1.0], [2.0], [90.0]]
+    assert float(centre(to.aggregation.NearestMixing(share=0.25, bucket=1), rows)) == pytest.approx(1.0)
+    found = mixed(torch.tensor(rows, dtype=torch.float64), torch.tensor([1.0, 2.0, 1.0, 1.0]).double(), 0.4)
+    torch.testing.assert_close(found.squeeze(1), torch.tensor([2 / 3, 2 / 3, 4 / 3, 31.0]).double())
+
+
+def test_buckets_are_means_of_some_replies_each_in_one_of_them_and_drawn_anew():
+    rows, weight = torch.randn(7, 3, dtype=torch.float64), torch.arange(1.0, 8.0, dtype=torch.float64)
+    votes = [Votes(rows, weight, torch.arange(7), torch.arange(7), (0, t)) for t in range(2)]
+    first, second = (in_buckets(v, 2) for v in votes)
+    assert len(first.weight_r) == 4
+    torch.testing.assert_close(first.weight_r @ first.update_rP, weight @ rows)
+    assert float(first.weight_r.sum()) == 28
+    assert not torch.equal(first.update_rP, second.update_rP)
+    other = torch.tensor([3, 0, 6, 2, 1, 5, 4])
+    moved = in_buckets(replace(votes[0], update_rP=rows[other], weight_r=weight[other], client_r=other), 2)
+    torch.testing.assert_close(moved.update_rP, first.update_rP)
+
+
+def test_nearest_mixing_of_unlike_clients_is_nearer_their_mean_than_its_rule():
+    """Each of 20 clients changes a fifth of the columns, as with labels of its own: the median of most columns is 0."""
+    generator = torch.Generator().manual_seed(6)
+    rows = 1.0 + 0.3 * torch.randn(20, 200, generator=generator, dtype=torch.float64)
+    rows *= torch.rand(20, 200, generator=generator) < 0.2
+    away = [
+        float((centre(part, rows) - rows.mean(0)).norm())
+        for part in (to.aggregation.NearestMixing(), to.aggregation.CoordinateMedian())
+    ]
+    assert away[0] < 0.7 * away[1]
+
+
 # -- promises of all of them
 
 
@@ -217,6 +253,20 @@ def test_the_breakdown_point_of_the_trimmed_mean_is_its_share():
     assert float(centre(to.aggregation.TrimmedMean(0.2), with_hostile(2, 1e9)).max()) < -1e6
 
 
+def test_the_breakdown_point_of_nearest_mixing_is_its_share_with_and_without_buckets():
+    """Two hostile of ten are a fifth, three are more; in which bucket each is is drawn anew in every round."""
+    honest = 1.0 + 0.1 * cloud(7, 8, 4)
+    for bucket in (1, 2):
+        part, found = to.aggregation.NearestMixing(share=0.2, bucket=bucket), dict[int, list[Tensor]]()
+        for hostile in (2, 3):
+            rows = torch.cat([honest[: 10 - hostile], torch.full((hostile, 4), -1e9, dtype=torch.float64)])
+            weight_R = torch.full((10,), 0.1, dtype=torch.float64)
+            rounds = [replace(updates_of(rows), t=t) for t in range(8)]
+            found[hostile] = [combined_of(part.combine(updates, weight_R)).update_P for updates in rounds]
+        assert min(float(update_P.min()) for update_P in found[2]) > 0.5
+        assert min(float(update_P.max()) for update_P in found[3]) < -1e6
+
+
 def test_norm_clipping_with_a_limit_has_no_breakdown_point_but_moves_by_the_hostile_share():
     for hostile in (1, 6, 60):
         found, share = centre(to.aggregation.NormClip(0.5), with_hostile(hostile, 1e9)), hostile / (6 + hostile)
@@ -267,6 +317,22 @@ def test_a_friends_vote_is_the_missing_clients_too():
     assert record.weight_sum == pytest.approx(1.0)
 
 
+class LentToTheFirst(to.substitution.Friends):
+    """All missing shares go to the first client."""
+
+    def lend(self, state, share_C, counts_C, updates):
+        return Substitutes(torch.zeros_like(share_C).index_fill(0, torch.tensor([0]), float(share_C[~counts_C].sum())))
+
+
+@pytest.mark.parametrize("part", [to.aggregation.CoordinateMedian(), to.aggregation.WeightedSum()], ids=str)
+def test_a_friend_of_many_has_one_vote_more_and_the_others_go_to_all(part):
+    """Six equal clients, three missing: of 3/6 lent to one, 1/6 stays with it and 2/6 are spread over three."""
+    given = world([8] * 6, 1.0, 0, 0, 0, 1.0, 1.0, substitution=LentToTheFirst(), aggregation=part)
+    _, (record,) = play(ready(given))
+    expected = [4 / 6, 1 / 6, 1 / 6] if part.linear else [2 / 6 + 1 / 9, 1 / 6 + 1 / 9, 1 / 6 + 1 / 9]
+    assert record.clients["weight"][[0, 4, 5]].tolist() == pytest.approx(expected)
+
+
 def test_whom_krum_does_not_choose_leaves_no_trace():
     change_P, own_CP, record = moved(aggregation=to.aggregation.Krum(0.2), weighting=to.weighting.FedAvg())
     weight_C = record.clients["weight"]
@@ -299,6 +365,11 @@ def test_absent_clients_are_invisible_to_all_of_them():
             "use GeometricMedian, MultiKrum or NormClip",
         ),
         ({"aggregation": to.aggregation.Krum(), "mixing": to.mixing.FedAMP()}, "leave one of them out"),
+        (
+            {"aggregation": to.aggregation.Krum(), "terms": (to.terms.Elastic(fisher_keep=0.1),)},
+            "leave fisher_keep out",
+        ),
+        ({"aggregation": to.aggregation.Krum(), "terms": (to.terms.Elastic(memory=True),)}, "leave memory out"),
         ({"aggregation": to.aggregation.NormClip(), "substitution": to.substitution.Stale()}, "use Friends or Spread"),
     ],
 )
@@ -314,6 +385,8 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(settings, says: str):
         lambda: to.aggregation.Krum(-0.1),
         lambda: to.aggregation.MultiKrum(keep=0.0),
         lambda: to.aggregation.NormClip(0.0),
+        lambda: to.aggregation.NearestMixing(bucket=0),
+        lambda: to.aggregation.NearestMixing(to.aggregation.WeightedSum()),
         lambda: to.aggregation.CentredClip(steps=0),
         lambda: to.aggregation.GeometricMedian(smoothing=0.0),
     ],
@@ -321,22 +394,6 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(settings, says: str):
 def test_settings_that_cannot_be_are_refused(make):
     with pytest.raises(UserError):
         make()
-
-
-def test_a_way_past_the_aggregation_is_told_before_the_first_round():
-    data = to.data.Digits(clients=4)
-    experiment = to.Experiment(to.World(data))
-    for aggregation, outbox in (
-        (to.aggregation.CoordinateMedian(), 1),
-        (to.aggregation.MultiKrum(), 0),
-        (to.aggregation.WeightedSum(), 0),
-    ):
-        algorithm = to.Algorithm(terms=(to.terms.Scaffold(),), aggregation=aggregation)
-        assert len(preflight(experiment, algorithm, data.load(0, None), drop_single=True)) == outbox
-    assert (
-        preflight(experiment, to.Algorithm(aggregation=to.aggregation.Krum()), data.load(0, None), drop_single=True)
-        == []
-    )
 
 
 def test_ternary_messages_can_be_judged_whole():

@@ -142,6 +142,10 @@ def _robust(s: Settings) -> bool:
     return s["algorithm.aggregation"] != to.aggregation.WeightedSum()
 
 
+def _elastic(s: Settings, setting: str) -> bool:
+    return any(isinstance(term, to.terms.Elastic) and getattr(term, setting) for term in s["algorithm.terms"])
+
+
 def sends_beside(terms: tuple[Any, ...]) -> bool:
     return any(sends(term) or isinstance(term, PersonalModel) for term in terms)
 
@@ -175,6 +179,8 @@ NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     (lambda s: _given("membership", "stand_in")(s) and not _lends(s), "set algorithm.substitution"),
     (lambda s: _robust(s) and s["algorithm.substitution"].func is to.substitution.Stale, "use Friends or Spread"),
     (lambda s: _robust(s) and s["algorithm.mixing"].personal, "leave one of them out"),
+    (lambda s: _robust(s) and _elastic(s, "fisher_keep"), "leave fisher_keep out"),
+    (lambda s: _robust(s) and _elastic(s, "memory"), "leave memory out"),
     (_median_of_zeros, "hardly anything would be learned"),
     (_path_under_adam, "use SGD, or Scaffold(option=1), which measures gradients"),
     (_late_and_together, "uses late replies, "),

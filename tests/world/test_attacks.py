@@ -22,7 +22,7 @@ from turnout.runtimes import border, wire
 from turnout.runtimes.border import Refused
 from turnout.types import Message, Replies
 from turnout.world.attacks import Attackers, hostile_clients
-from worlds import folder_run, local_updates, play, ready, stopped_and_resumed, world
+from worlds import folder_run, kept_rows, local_updates, play, ready, stopped_and_resumed, world
 
 COUNTS, FRACTIONS = [8, 12, 4, 16], (1.0, 0.5, 0.0, 1.0)  # four epochs: 4, 2, 0 and 4 of them
 HOSTILE = (1, 3)
@@ -67,6 +67,33 @@ def test_it_is_what_would_be_sent_that_is_flipped_so_work_scales_it(honest: Tens
 def test_inner_product_manipulation_sends_the_opposite_of_the_honest_mean(honest: Tensor):
     found = sent(attacked(to.attacks.InnerProduct(0.5), weighting=to.weighting.FedAvg()))
     torch.testing.assert_close(found, torch.stack([honest[0], -0.5 * honest[0], -0.5 * honest[0]]))
+
+
+def test_opposed_is_the_honest_mean_less_deviations_towards_the_other_side():
+    """Clients 0 and 2 are honest here: μ − z σ sign(μ), parameter by parameter."""
+    experiment = attacked(to.attacks.Opposed(1.5), fractions=(1.0, 1.0, 1.0, 1.0), weighting=to.weighting.FedAvg())
+    honest, found = local_updates(ready(experiment))[[0, 2]], sent(experiment)
+    forged = honest.mean(0) - 1.5 * (honest[0] - honest[1]).abs() / 2 * honest.mean(0).sign()
+    torch.testing.assert_close(found[[0, 2]], honest)
+    torch.testing.assert_close(found[[1, 3]], torch.stack([forged, forged]))
+
+
+def test_a_false_friend_sends_the_honest_mean_and_strikes_in_every_second_round(honest: Tensor):
+    experiment = attacked(to.attacks.FalseFriend(4.0), weighting=to.weighting.FedAvg())
+    torch.testing.assert_close(sent(experiment, 0), torch.stack([honest[0]] * 3))
+    later = sent(experiment, 1)
+    torch.testing.assert_close(later[1:], torch.stack([-4.0 * later[0]] * 2))
+
+
+def test_beside_an_honest_update_anything_may_be_false_and_what_clients_keep_is_not(honest: Tensor):
+    """SCAFFOLD's c is Σ p_k (c_k⁺ − c_k): -3 times as much of clients 1 and 3, whose own c_k is as ever."""
+    experiment = attacked(to.attacks.Beside(-3.0), weighting=to.weighting.FedAvg(), terms=(to.terms.Scaffold(),))
+    torch.testing.assert_close(sent(experiment), honest)
+    prepared = ready(experiment)
+    server, _ = play(prepared)
+    own_CP = kept_rows(prepared, server, torch.tensor([0, 1, 3]))["term/scaffold/c"]
+    part_C = torch.tensor([8.0, -3 * 12, -3 * 16]).double() / sum(COUNTS)
+    torch.testing.assert_close(server.term_states["scaffold"]["c"], part_C @ own_CP)
 
 
 def test_alie_is_the_attackers_mean_less_z_deviations(honest: Tensor):
@@ -292,7 +319,7 @@ def test_nobody_hostile_is_an_ordinary_world():
     assert torch.equal(nobody.sent(update.clone(), torch.arange(3), 0), update)
 
 
-@pytest.mark.parametrize(("value", "says"), [(1.0, None), (1e19, "longer than can be counted"), (torch.nan, "finite")])
+@pytest.mark.parametrize(("value", "says"), [(1.0, None), (1e10, "longer than 1e[+]09"), (torch.nan, "finite")])
 def test_an_update_that_no_device_can_have_made_is_refused_at_the_border(value: float, says: str | None):
     prepared = ready(world([8, 8]))
     layout, one = prepared.model.layout, torch.tensor([0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ Central = tuple[Tensor, Tensors]  # one model: all columns, states
 
 @dataclass(frozen=True)
 class WorkHooks:
-    """What a simulated world does around training: participants are measured, and hostile ones replace their updates.
+    """What a simulated world does around training: participants are measured, and hostile ones replace what they send.
 
     settings   what to measure
     task       its metrics
@@ -74,6 +75,15 @@ class WorkHooks:
             update_RP = self.attackers.sent(update_RP, job.client_C, job.t)
             result.finite_C &= torch.isfinite(update_RP.sum(1))
         return update_RP, report, {name: torch.nan_to_num(value) for name, value in seen.items()}
+
+    def beside(
+        self, client_R: Tensor, states: Tensors, uploads: dict[str, Tensors]
+    ) -> tuple[Tensors, dict[str, Tensors]]:
+        """States and uploads of the terms as they are sent."""
+        if self.attackers is None:
+            return states, uploads
+        sent = partial(self.attackers.sent_beside, client_R=client_R)
+        return sent(states), {term: sent(tensors) for term, tensors in uploads.items()}
 
 
 def downloaded(job: Job) -> Models:

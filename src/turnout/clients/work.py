@@ -54,6 +54,8 @@ def client_work(
     message, residuals = algorithm.compression.encode(update_RP, state.residuals, sending)
     message, rows = message.counted(), state.rows_after(trained, layout, algorithm.local.optimizer, residuals, seen)
     states, uploads = sent_states(trained, layout, algorithm), trained.uploads
+    if hooks is not None:
+        states, uploads = hooks.beside(client_R, states, uploads)
 
     checked, bytes_down = [rows, states], torch.zeros(len(client_R), dtype=torch.int64)
     if terms:

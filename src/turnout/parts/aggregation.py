@@ -58,11 +58,13 @@ class Combined:
     used_R    mask of the replies that are in it; None: all. A reply that is not used has no effect: weight 0, its
               states and uploads are left out, and its client keeps its state of before the round
     extra     columns for the round's record
+    guarded   the replies as terms and states may see them, with the same rows; None: as they were sent
     """
 
     update_P: Tensor
     used_R: Tensor | None = None
     extra: Extra = field(default_factory=dict)
+    guarded: Updates | None = None
 
 
 class Aggregation(Protocol):

@@ -11,7 +11,8 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.layout import Layout
 from turnout.parts.compression.base import Dense
-from turnout.parts.terms.base import PersonalModel, TermTraits, sends
+from turnout.parts.robust import Robust
+from turnout.parts.terms.base import PersonalModel, TermTraits, remembers, sends
 
 # Below, an algorithm is a `turnout.Algorithm` and an experiment a `turnout.Experiment`, whose module imports this one.
 
@@ -73,14 +74,29 @@ def _check_late(algorithm: Any) -> None:
 
 
 def _check_robust(algorithm: Any) -> None:
-    """Refuse a robust aggregation where it has no effect, or where updates are too sparse for it."""
+    """Refuse a robust aggregation where it has no effect or does not protect, or where updates are too sparse."""
     aggregation, compression = algorithm.aggregation, algorithm.compression
     name, keep = type(aggregation).__name__, getattr(compression, "keep", 1.0)
-    if getattr(aggregation, "guards", None) and algorithm.mixing.personal:
+    if not isinstance(aggregation, Robust):
+        return
+    if algorithm.mixing.personal:
         raise UserError(
             f"algorithm.aggregation = {name} has no effect on clients' own models, which "
             f"{type(algorithm.mixing).__name__} mixes itself: leave one of them out"
         )
+    for term in algorithm.terms:
+        differs = isinstance(term, TermTraits) and not term.comparable
+        if differs:
+            raise UserError(
+                f"algorithm.aggregation = {name} protects uploads entry by entry, and the entries that the term "
+                f"{term.name!r} uploads mean something else for each client: let it upload all of them (Elastic: leave "
+                "fisher_keep out)"
+            )
+        if remembers(term):
+            raise UserError(
+                f"algorithm.aggregation = {name} does not protect what the term {term.name!r} keeps of clients that "
+                "have left: let it forget them (Elastic: leave memory out)"
+            )
     if getattr(aggregation, "by_parameter", False) and keep < 0.5:
         raise UserError(
             f"algorithm.aggregation = {name} treats each parameter separately, and most messages of "

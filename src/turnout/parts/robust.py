@@ -9,11 +9,12 @@ the weighted sum: Σ weight times the centre, so a missing share keeps the old m
 breakdown point is the share of the *weight of the replies* that may be hostile; with few replies that share is soon
 reached, and a client that overstates its samples has more of it (`Shares(by="uniform")` gives every client one vote).
 
-Aggregations that guard "updates" combine statistics, moments and uploads of terms as usual (a run warns about it);
-those that guard "replies" ignore everything of the replies they do not choose.
+The same rule holds for all that goes beside an update: BatchNorm statistics, moments, shared personal layers, uploads
+of terms. Krum chooses whole replies, judged by everything in them. The others give each of these tensors a centre of
+its own, and terms and states see that centre in the row of every client, also instead of its update.
 
 Shape letters: R replies, r those of weight above 0, k those of them that are kept, P shared parameters, p a block of
-them.
+them, X the numbers of any tensor.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from turnout.errors import check_settings
-from turnout.parts.aggregation import Combined
+from turnout.errors import UserError, check_settings
+from turnout.parts.aggregation import Aggregation, Combined, combined_of
 from turnout.parts.updates import Updates
+from turnout.rng import rng
 
 BLOCK = 1 << 22  # numbers sorted or squared at a time: both make copies
 SORTED = 1 << 19  # the same on a CPU, where they fit into its cache
@@ -47,12 +49,16 @@ class Votes:
     weight_r   their weights, float64, on the device of the updates
     client_r   their clients
     row_r      their rows among all replies
+    address    seed and round, for what is drawn
+    beside     what else they sent, [r, X] each
     """
 
     update_rP: Tensor
     weight_r: Tensor
     client_r: Tensor
     row_r: Tensor
+    address: tuple[int, int]
+    beside: tuple[Tensor, ...] = ()
 
     @property
     def total(self) -> float:
@@ -60,30 +66,48 @@ class Votes:
 
 
 class Robust(ABC):
-    """An aggregation that a hostile minority cannot steer. The result is Σ weight times the centre of the updates.
-
-    guards  what is protected from hostile clients: "updates", or whole "replies" (those not chosen have no effect)
-    """
+    """An aggregation that a hostile minority cannot steer. The result is Σ weight times the centre of the updates."""
 
     linear: ClassVar[bool] = False
-    guards: ClassVar[str] = "updates"
 
     def combine(self, updates: Updates, weight_R: Tensor) -> Tensor | Combined:
         row_r = (weight_R > 0).nonzero().squeeze(1)
         if not len(row_r):
             return torch.zeros_like(updates.start_P)
-        update = updates.update_RP
-        rows_rP = update if len(row_r) == len(weight_R) else update[row_r.to(update.device)]
-        weight_r = weight_R[row_r].to(update.device, torch.float64)
-        votes = Votes(rows_rP, weight_r, updates.client_R[row_r.to(updates.client_R.device)], row_r)
-        found = self.centre(votes, len(weight_R))
-        if isinstance(found, Tensor):
-            return votes.total * found.to(rows_rP)
-        return Combined(votes.total * found.update_P.to(rows_rP), found.used_R, found.extra)
+
+        def rows(value: Tensor) -> Tensor:
+            value = value if len(row_r) == len(weight_R) else value[row_r.to(value.device)]
+            return (value if value.is_floating_point() else value.double()).reshape(len(row_r), -1)
+
+        def centred(value: Tensor) -> Tensor:
+            """Everybody's row is the centre."""
+            if not value.numel():
+                return value
+            these = replace(votes, update_rP=rows(value), weight_r=votes.weight_r.to(value.device))
+            middle = combined_of(self.beside.centre(these, len(weight_R))).update_P
+            middle = middle if value.is_floating_point() else middle.round()
+            return middle.to(value.dtype).view(value.shape[1:]).expand_as(value)
+
+        sent = [value for tensors in (updates.states, *updates.uploads.values()) for value in tensors.values()]
+        weight_r = weight_R[row_r].to(updates.update_RP.device, torch.float64)
+        client_r = updates.client_R[row_r.to(updates.client_R.device)]
+        beside = tuple(rows(value) for value in sent if value.numel())
+        votes = Votes(rows(updates.update_RP), weight_r, client_r, row_r, (updates.seed, updates.t), beside)
+        found, guarded = combined_of(self.centre(votes, len(weight_R))), None
+        centre_P = found.update_P.to(updates.update_RP)
+        if found.used_R is None:
+            guarded = replace(updates.beside(centred), update_RP=centre_P.expand_as(updates.update_RP))
+        return Combined(votes.total * centre_P, found.used_R, found.extra, guarded)
+
+    @property
+    def beside(self) -> Robust:
+        """The rule for what goes beside the updates, whose lengths are not those of updates."""
+        return self
 
     @abstractmethod
     def centre(self, votes: Votes, replies: int) -> Tensor | Combined:
-        """The centre of the updates [P]; with a `Combined` also which of all replies were used, and columns."""
+        """The centre of the updates [P]; with a `Combined` also which of all replies were used, and columns. A rule
+        that chooses replies judges them by all that is in `votes`."""
 
 
 # -- one parameter at a time
@@ -284,12 +308,11 @@ class Krum(Robust):
     2017), m the replies; `share` is f / m.
 
     Breakdown point: f replies where m ≥ 2f + 3, so just below 1/2. Weights are votes: a stand-in's reply has those of
-    the clients it stands for. Replies that are not chosen have no effect: their clients keep their state.
+    the clients it stands for. Replies that are not chosen have no effect: their clients keep their state. Statistics,
+    moments and uploads have a score each; the largest counts, each as a multiple of the median reply's.
     """
 
     share: float = 0.2
-
-    guards: ClassVar[str] = "replies"
 
     def __post_init__(self) -> None:
         check_settings(self, share=HOSTILE)
@@ -303,9 +326,12 @@ class Krum(Robust):
         counted = len(votes.row_r)
         hostile = math.ceil(self.share * counted - ROUNDING)
         vote_r = votes.weight_r * counted / votes.total
-        score_r = krum_scores(squared_distances(votes.update_rP), vote_r, max(1, counted - hostile - 2)).cpu()
-        unit = float(score_r.median()) or float(score_r.mean()) or 1.0
-        level_r = (score_r / (ROUNDING * unit)).round()  # equal except for rounding: equal
+        level_r = torch.zeros(counted, dtype=torch.float64)
+        for sent_rX in (votes.update_rP, *votes.beside):
+            near = max(1, counted - hostile - 2)
+            score_r = krum_scores(squared_distances(sent_rX), vote_r.to(sent_rX.device), near).cpu()
+            unit = float(score_r.median()) or float(score_r.mean()) or 1.0
+            level_r = level_r.maximum((score_r / (ROUNDING * unit)).round())  # equal except for rounding: equal
         by_client_r = votes.client_r.cpu().argsort()
         best_r = by_client_r[level_r[by_client_r].argsort(stable=True)]
         rows_k = best_r[: max(1, self.kept(counted, hostile))].sort().values
@@ -333,6 +359,65 @@ class MultiKrum(Krum):
 
     def kept(self, replies: int, hostile: int) -> int:
         return replies - hostile if self.keep is None else round(self.keep * replies)
+
+
+# -- updates mixed with their neighbours
+
+
+def mixed(update_rP: Tensor, weight_r: Tensor, share: float) -> Tensor:
+    """Each row becomes the mean, by weight, of the rows nearest to it that have 1 − share of all weight; itself first.
+
+    >>> mixed(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), torch.ones(4).double(), 0.25).squeeze(1).tolist()
+    [1.0, 1.0, 1.0, 31.0]
+    """
+    order_rr = squared_distances(update_rP).fill_diagonal_(-1.0).argsort(stable=True)
+    own_rr = weight_r[order_rr]
+    left_rr = ((1 - share) * weight_r.sum() - (own_rr.cumsum(1) - own_rr)).clamp(min=0)
+    part_rr = torch.zeros_like(own_rr).scatter(1, order_rr, own_rr.minimum(left_rr))
+    return (part_rr / part_rr.sum(1, keepdim=True)).to(update_rP) @ update_rP
+
+
+def in_buckets(votes: Votes, size: int) -> Votes:
+    """Votes of buckets: means, by weight, of so many replies at a time, drawn anew in each round."""
+    count, home = -(-len(votes.client_r) // size), votes.weight_r.device
+    place_r = torch.randperm(len(votes.client_r), generator=rng(*votes.address, "buckets")) // size
+    bucket_r = torch.empty_like(place_r).index_copy(0, votes.client_r.cpu().argsort(), place_r).to(home)
+    part_br = torch.zeros(count, len(place_r), dtype=torch.float64, device=home)
+    part_br[bucket_r, torch.arange(len(place_r), device=home)] = votes.weight_r
+    weight_b = part_br.sum(1)
+    update_bP = (part_br / weight_b[:, None]).to(votes.update_rP) @ votes.update_rP
+    return replace(votes, update_rP=update_bP, weight_r=weight_b, client_r=torch.arange(count), beside=())
+
+
+@dataclass(frozen=True)
+class NearestMixing(Robust):
+    """A rule applied to means of neighbours: D_i <- mean of the m − f updates nearest to D_i, of m replies (Allouah et
+    al., AISTATS 2023, NNM), where a reply is first the mean of a bucket of them (Karimireddy, He, Jaggi, ICLR 2022).
+
+    rule    the aggregation of the means, such as CoordinateMedian
+    share   the hostile share it is set for: f / m without buckets; one hostile client spoils a bucket, so that f / m is
+            `bucket` times as much, at most 0.49
+    bucket  replies in a bucket; 1: none
+
+    For clients whose data differ: buckets are more alike than clients, and means of neighbours still more, so that
+    without attackers the rule is near the mean of all. Weights are votes.
+    """
+
+    rule: Aggregation = field(default_factory=CoordinateMedian)
+    share: float = 0.2
+    bucket: int = 2
+
+    def __post_init__(self) -> None:
+        check_settings(self, share=HOSTILE, bucket="[1, inf)")
+        if not isinstance(self.rule, Robust):
+            raise UserError(f"NearestMixing(rule={type(self.rule).__name__}): a robust rule, such as CoordinateMedian")
+
+    def centre(self, votes: Votes, replies: int) -> Combined:
+        assert isinstance(self.rule, Robust)
+        votes = in_buckets(votes, self.bucket)
+        near_bP = mixed(votes.update_rP, votes.weight_r, min(self.bucket * self.share, 0.49))
+        found = combined_of(self.rule.centre(replace(votes, update_rP=near_bP), replies))
+        return replace(found, used_R=None)
 
 
 # -- updates cut to a length
@@ -365,6 +450,11 @@ class NormClip(Robust):
     def __post_init__(self) -> None:
         check_settings(self, limit="(0, inf]")
 
+    @property
+    def beside(self) -> Robust:
+        """Statistics are not near 0, so that clipping their length would spoil them."""
+        return CoordinateMedian()
+
     def centre(self, votes: Votes, replies: int) -> Combined:
         mean_P, cut = clipped_mean(votes, self.limit)
         return Combined(mean_P, extra={"clipped": float(cut)})
@@ -388,6 +478,10 @@ class CentredClip(Robust):
     def __post_init__(self) -> None:
         check_settings(self, limit="(0, inf]", steps="[1, inf)")
 
+    @property
+    def beside(self) -> Robust:
+        return replace(self, limit=None)
+
     def centre(self, votes: Votes, replies: int) -> Combined:
         v_P, cut = coordinate_median(votes.update_rP, votes.weight_r), 0
         for _ in range(self.steps):
@@ -398,4 +492,5 @@ class CentredClip(Robust):
 KINDS = {
     "coordinate-median": CoordinateMedian, "trimmed-mean": TrimmedMean, "geometric-median": GeometricMedian,
     "krum": Krum, "multi-krum": MultiKrum, "norm-clip": NormClip, "centred-clip": CentredClip,
+    "nearest-mixing": NearestMixing,
 }  # fmt: skip

@@ -91,6 +91,12 @@ class Updates:
         changes["uploads"] = {term: chosen(tensors) for term, tensors in self.uploads.items()}
         return replace(self, objective_share=None if share is None else lambda: share()[rows], **changes)
 
+    def beside(self, of: Callable[[Tensor], Tensor]) -> Self:
+        """The same record with a function of each tensor that goes beside the updates: states and uploads."""
+        states = {name: of(value) for name, value in self.states.items()}
+        uploads = {term: {name: of(value) for name, value in sent.items()} for term, sent in self.uploads.items()}
+        return replace(self, states=states, uploads=uploads)
+
     def models(self) -> Tensor:
         """The weights each client ended with: start + update, unscaled."""
         start = self.start_P if self.start_RP is None else self.start_RP

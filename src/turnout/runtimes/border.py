@@ -32,12 +32,14 @@ from turnout.data.description import Description, read_text
 from turnout.exchange import Measured
 from turnout.experiment import Algorithm
 from turnout.parts.compression.base import Sending
+from turnout.parts.terms.base import TermTraits
 from turnout.runtimes import wire
 from turnout.tasks import TaskSpec, metric_infos
 from turnout.types import BYTE, Replies, State, Tensors, flatten, row_bytes, unflatten
 
 COUNT = 1 << 40  # no counter is higher, so that the sum over all devices is far below 2^63
 LARGE = 1e18  # no reported number is further from 0: float32 can hold its square
+LONGEST = 1e9  # the Euclidean length of any tensor: no honest update, statistic or upload comes near it
 HEAD_BYTES = 1 << 16
 NAME_BYTES = 512  # of a message's header, for each name that the schema has
 FLOATS = (torch.float32, torch.float64)
@@ -159,8 +161,8 @@ class RowSchema:
                 value = value[torch.isfinite(value)]
             elif not bool(torch.isfinite(value).all()):
                 return "is not finite"
-            if not bool(torch.isfinite(value.square().sum())):
-                return "is longer than can be counted"
+            if self.high is None and float(torch.linalg.vector_norm(value, dtype=torch.float64)) > LONGEST:
+                return f"is longer than {LONGEST:g}"
         low, high = self.low, self.high
         if (low is not None and bool((value < low).any())) or (high is not None and bool((value > high).any())):
             return f"is not in the range from {low} to {high}"
@@ -248,10 +250,12 @@ def description(text: str) -> Description:
 def work(message: bytes, like: Replies, algorithm: Algorithm, sending: Sending) -> Replies:
     """Replies to work of the clients of `sending`, for which `like` is a pattern; everything in them is finite."""
     client_R, rows = sending.client_C, len(sending.client_C)
+    traits = [term for term in algorithm.terms if isinstance(term, TermTraits)]
+    positive = tuple(f"{term.name}/{name}" for term in traits for name in term.not_negative)
     schema = _replies_schema(rows, algorithm.compression.longest(sending)) | {
         **{f"message/tensors/{name}": _like(rows, value, name) for name, value in like.message.tensors.items()},
         **{f"states/{name}": _like(rows, value, name) for name, value in like.states.items()},
-        **{f"uploads/{name}": _like(rows, value) for name, value in flatten(like.uploads)[0].items()},
+        **{f"uploads/{name}": _like(rows, value, name, positive) for name, value in flatten(like.uploads)[0].items()},
         **{f"hints/{name}": _like(rows, value) for name, value in like.hints.items()},
         **{f"report/{name}": _reported(rows, value) for name, value in like.report.items()},
     }
@@ -279,10 +283,10 @@ def _replies_schema(rows: int, most: int) -> dict[str, Kind]:
     return {"client_R": RowSchema((rows,), WHOLE), "message/bytes": RowSchema((rows,), WHOLE, 0, most)}
 
 
-def _like(rows: int, value: Tensor, name: str = "") -> RowSchema:
+def _like(rows: int, value: Tensor, name: str = "", not_negative: tuple[str, ...] = NOT_NEGATIVE) -> RowSchema:
     """RowSchema of the shape and type of a pattern; encoded ones are as long as they are."""
     shape = (rows, None) if name == BYTE else (rows, *value.shape[1:])
-    return RowSchema(shape, (value.dtype,), 0 if name.endswith(NOT_NEGATIVE) else None)
+    return RowSchema(shape, (value.dtype,), 0 if name.endswith(not_negative) else None)
 
 
 def _reported(rows: int, value: Tensor) -> RowSchema:

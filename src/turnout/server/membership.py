@@ -16,6 +16,7 @@ from turnout.exchange import Departure
 from turnout.machine.profiling import staged
 from turnout.parts.membership.policy import Outlook
 from turnout.parts.membership.roster import Transition
+from turnout.parts.robust import Robust
 from turnout.parts.terms.base import Departures, ObjectiveChange, remembers
 from turnout.rng import draw
 from turnout.server.state import Context, Server
@@ -102,6 +103,8 @@ def _apply(
 
     def depart(clients: Sequence[int]) -> Departure:
         client_I = torch.tensor([client for client in clients if client not in silent], dtype=torch.int64)
+        if isinstance(algorithm.aggregation, Robust):  # nothing protects a last message, so there is none
+            client_I = client_I[:0]
         return ctx.runtime.depart(client_I, server.outbox) if len(client_I) else Departure(client_I, {}, {})
 
     leaving = depart(change.out)

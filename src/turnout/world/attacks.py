@@ -17,9 +17,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError
+from turnout.errors import UserError, check_settings
 from turnout.rng import rng
-from turnout.types import Turnout
+from turnout.types import Tensors, Turnout
 
 Share = float | tuple[int, ...]  # of the clients, drawn by the seed; or which they are, by number
 
@@ -46,6 +46,12 @@ class Scene:
         """What the attackers would send if they were honest."""
         return self.update_RP[self.hostile_R.to(self.update_RP.device)]
 
+    @property
+    def honest_RP(self) -> Tensor:
+        """The updates of the others; all updates, if there are no others."""
+        honest_R = self.hostile_R if bool(self.hostile_R.all()) else ~self.hostile_R
+        return self.update_RP[honest_R.to(self.update_RP.device)]
+
 
 class Attack:
     """The defaults: an attacker that behaves honestly. An attack overrides one of the methods.
@@ -58,6 +64,10 @@ class Attack:
     def update(self, scene: Scene) -> Tensor:
         """What the attackers send [h, P], before it is encoded."""
         return scene.own_hP
+
+    def beside(self, value_h: Tensor) -> Tensor:
+        """What the attackers send of anything else [h, ...]: one statistic, moment or upload of a term."""
+        return value_h
 
     def work(self, turnout: Turnout, hostile_C: Tensor) -> Turnout:
         """How much work is claimed; absent clients stay absent."""
@@ -92,6 +102,20 @@ class Attackers:
                 forged_hP = attack.update(Scene(t, self.seed, client_R.cpu(), update_RP, hostile_R))
                 update_RP[hostile_R.to(update_RP.device)] = forged_hP.to(update_RP)
         return update_RP
+
+    def sent_beside(self, tensors: Tensors, client_R: Tensor) -> Tensors:
+        """Statistics, moments or uploads of a term as the clients send them; what clients keep is not changed."""
+        hostile_R = self.among(client_R)
+        if not bool(hostile_R.any()):
+            return tensors
+        found = Tensors()
+        for name, value in tensors.items():
+            value_h = value[hostile_R.to(value.device)]
+            for attack in self.attacks:
+                value_h = attack.beside(value_h)
+            found[name] = value.clone()
+            found[name][hostile_R.to(value.device)] = value_h.to(value)
+        return found
 
     def claimed_work(self, turnout: Turnout) -> Turnout:
         hostile_C = self.among(turnout.client_C) & turnout.present_C
@@ -206,9 +230,57 @@ class InnerProduct(Attack):
             raise UserError(f"InnerProduct(epsilon={self.epsilon!r}): above 0")
 
     def update(self, scene: Scene) -> Tensor:
-        honest_R = scene.hostile_R if bool(scene.hostile_R.all()) else ~scene.hostile_R  # all, if none is honest
-        honest_P = scene.update_RP[honest_R.to(scene.update_RP.device)].mean(0)
-        return (-self.epsilon * honest_P).expand_as(scene.own_hP)
+        return (-self.epsilon * scene.honest_RP.mean(0)).expand_as(scene.own_hP)
+
+
+@dataclass(frozen=True)
+class Opposed(Attack):
+    """Sends μ − z σ sign(μ) with μ and σ of the honest updates, parameter by parameter: all attackers send the same
+    update, among the honest ones in every parameter, and on the wrong side of as many as z σ reaches.
+
+    z  how many deviations
+    """
+
+    z: float = 1.0
+    colludes: ClassVar[bool] = True
+
+    def update(self, scene: Scene) -> Tensor:
+        honest_P, spread_P = scene.honest_RP.mean(0), scene.honest_RP.std(0, correction=0)
+        return (honest_P - self.z * spread_P * honest_P.sign()).expand_as(scene.own_hP)
+
+
+@dataclass(frozen=True)
+class FalseFriend(Attack):
+    """Sends the mean of the honest updates, which makes it the most similar client of all, and in every `period`-th
+    round −strength times that, with all the shares of missing clients that a substitution lends to their friend.
+
+    strength  how many times as long as the mean
+    period    in rounds
+    """
+
+    strength: float = 4.0
+    period: int = 2
+    colludes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_settings(self, strength="(0, inf)", period="[1, inf)")
+
+    def update(self, scene: Scene) -> Tensor:
+        strikes = scene.t % self.period == self.period - 1
+        return ((-self.strength if strikes else 1.0) * scene.honest_RP.mean(0)).expand_as(scene.own_hP)
+
+
+@dataclass(frozen=True)
+class Beside(Attack):
+    """Sends an honest update, and something else for all that goes beside it: statistics, moments, uploads of terms.
+
+    strength  how many times what an honest client would send; negative: the opposite
+    """
+
+    strength: float = -100.0
+
+    def beside(self, value_h: Tensor) -> Tensor:
+        return self.strength * value_h.double()
 
 
 @dataclass(frozen=True)
@@ -269,4 +341,7 @@ KINDS = {
     "alie": ALIE,
     "inner-product": InnerProduct,
     "free-rider": FreeRider,
+    "opposed": Opposed,
+    "false-friend": FalseFriend,
+    "beside": Beside,
 }

@@ -182,7 +182,8 @@ class Membership:
             return change.return_(client)
         below = self.gate is None or (norm is not None and norm < self.gate)
         old = len(outlook.members) > 0  # without members there is no old objective to leave quickly
-        fast = self.join == "fast-reboot" and below and old
+        again = bool((change.roster.newcomer_J == client).any())  # or one could claim a boost in every round
+        fast = self.join == "fast-reboot" and below and old and not again
         measured = "" if norm is None else f", gradient norm of the old objective {norm:.4g}"
         gate = "" if self.gate is None else f" ({'below' if below else 'not below'} the gate {self.gate:g})"
         word = f"fast-reboot, boost {self.boost:g}" if fast else "vanilla"

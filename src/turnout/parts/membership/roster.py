@@ -72,7 +72,7 @@ class ClientHistory:
 class Roster:
     """The state of the membership part.
 
-    newcomer_J, since_J  clients with a boost, and the round each joined in
+    newcomer_J, since_J  clients that were ever boosted, and the round each joined in: once, also if they come back
     gone_L               clients that have left but stay in the objective
     clock_T, loss_T      the training loss since the objective last shifted, by clock
     ledger               the history of each client ever asked
@@ -105,12 +105,10 @@ class Roster:
         return replace(self, clock_T=_ints(), loss_T=_floats(), former=former)
 
     def forget(self, client: int) -> Roster:
-        """Without any trace of a client."""
-        keep_J, keep_L, keep_K = (v != client for v in (self.newcomer_J, self.gone_L, self.ledger.client_K))
+        """Without any trace of a client, but that it has had its boost."""
+        keep_L, keep_K = (v != client for v in (self.gone_L, self.ledger.client_K))
         return replace(
             self,
-            newcomer_J=self.newcomer_J[keep_J],
-            since_J=self.since_J[keep_J],
             gone_L=self.gone_L[keep_L],
             ledger=ClientHistory(**{f.name: getattr(self.ledger, f.name)[keep_K] for f in fields(ClientHistory)}),
         )

@@ -187,11 +187,17 @@ class TermTraits:
 
     # Uploads that need no check of their own: upload -> the upload that is not finite whenever this one is not.
     finite_witness: ClassVar[Mapping[str, str]] = {}
+    not_negative: ClassVar[tuple[str, ...]] = ()  # uploads without entries below 0; a reply with one is refused
 
     @property
     def sends(self) -> float:
         """Numbers uploaded per shared parameter, for estimates of memory and time."""
         return 1
+
+    @property
+    def comparable(self) -> bool:
+        """Whether an entry of an upload means the same for every client, so that it has a median."""
+        return True
 
     @property
     def requires_plain_sgd(self) -> bool:

@@ -51,6 +51,7 @@ class Elastic(LocalTerm, FusedStep, PostStep, Departures, SelectiveDownload, Ter
 
     cuda_graph_safe: ClassVar[bool] = True
     finite_witness: ClassVar[Mapping[str, str]] = dict.fromkeys(("u", "v", "index"), "z")  # z = Σ u w², u >= 0
+    not_negative: ClassVar[tuple[str, ...]] = ("u", "z")
 
     strength: float = 0.1
     samples: int = 32
@@ -97,6 +98,10 @@ class Elastic(LocalTerm, FusedStep, PostStep, Departures, SelectiveDownload, Ter
     def sends(self) -> float:
         """u and v, and the positions of the entries that are sent."""
         return 0 if self.strength == 0 else 2 if self.fisher_keep is None else 3 * self.fisher_keep
+
+    @property
+    def comparable(self) -> bool:
+        return self.fisher_keep is None
 
     def fetched(self, server_state: Tensors, client_state: Tensors) -> Tensor | None:
         if not self._keeps:

@@ -9,7 +9,6 @@ import torch
 from turnout.data import Federation, Pooled
 from turnout.experiment import Algorithm, Experiment
 from turnout.parts.local import turn_out
-from turnout.parts.terms.base import sends
 from turnout.world.participation import finished
 
 ROUNDS_TRIED, CLIENTS_TRIED = 20, 10_000
@@ -29,29 +28,12 @@ def preflight(experiment: Experiment, algorithm: Algorithm, federation: Federati
         tested = len(central[1]) > 0
     if not tested:
         found.append("there are no test samples, so nothing is measured: raise test_share, or give a test set")
-    found += _unguarded(algorithm, drop_single)
     if not isinstance(federation, Pooled):
         return found
     found += _about_labels(federation)
     if federation.clients <= CLIENTS_TRIED:
         found += _about_work(experiment, algorithm, federation, drop_single)
     return found
-
-
-def _unguarded(algorithm: Algorithm, batch_statistics: bool) -> list[str]:
-    """Channels that a robust aggregation of updates does not protect."""
-    if getattr(algorithm.aggregation, "guards", None) != "updates":
-        return []
-    optimizer = algorithm.local.optimizer
-    ways = [f"the uploads of the term {term.name!r}" for term in algorithm.terms if sends(term)]
-    ways += ["BatchNorm statistics"] if batch_statistics and algorithm.personal is None else []
-    ways += ["personal layers that are shared"] if algorithm.share_personal else []
-    ways += ["federated moments"] if optimizer.slots and optimizer.moments == "federated" else []
-    name = type(algorithm.aggregation).__name__
-    if not ways:
-        return []
-    through = f"a hostile client still reaches the model through {', '.join(ways)}"
-    return [f"{name} protects only the updates: {through} (MultiKrum leaves out whole replies)"]
 
 
 def _about_work(experiment: Experiment, algorithm: Algorithm, federation: Pooled, drop_single: bool) -> Iterator[str]:
