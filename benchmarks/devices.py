@@ -18,15 +18,14 @@ import random
 import signal
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from safetensors.torch import load_file
 
 import turnout as to
-from turnout.deploy.app import PROJECT
-from turnout.deploy.processes import SUPERLINK, Process, ServerPlace, Serving, device_process, free_port, program
+from turnout.deploy.app import server_project
+from turnout.deploy.processes import Process, ServerPlace, Serving, device_process, free_port
 from turnout.deploy.settings import Flower
 from turnout.running.config.read import to_toml
 from turnout.running.loop import run_id
@@ -49,15 +48,6 @@ def experiment(devices: int, rounds: int, seconds: float, close_at: float) -> to
     )  # fmt: skip
 
 
-class StockPlace(ServerPlace):
-    """With Flower's SuperLink as its own program starts it."""
-
-    def superlink(self) -> Process:
-        process = super().superlink()
-        options = process.command[list(process.command).index(SUPERLINK) + 1 :]
-        return replace(process, command=[program("flower-superlink"), *options])
-
-
 class Load:
     """The processes in a folder."""
 
@@ -67,15 +57,12 @@ class Load:
         self.folder, self.out, port = folder, folder / "run", free_port()
         (folder / "app").mkdir(parents=True)
         (folder / "experiment.toml").write_text(to_toml(given))
-        (folder / "app" / "pyproject.toml").write_text(
-            PROJECT.format(experiment=folder / "experiment.toml", out=self.out, keys="")
-        )
-        kind = StockPlace if stock else ServerPlace
-        place = kind(folder / "app", folder / "server", port=port, in_memory=in_memory)
+        (folder / "app" / "pyproject.toml").write_text(server_project(folder / "experiment.toml", self.out))
+        place = ServerPlace(folder / "app", folder / "server", port=port, in_memory=in_memory, shortcuts=not stock)
         self.serving = Serving(place, folder / "experiment.toml", self.out, say=lambda words: None)
         files = [self.device(i, port, look) for i in range(devices)]
         parts = [files[i : i + together] for i in range(0, devices, together)]
-        self.processes = [device_process(part, folder / f"{part[0].stem}.log") for part in parts]
+        self.processes = [device_process(part, folder / f"{part[0].stem}.log", shortcuts=True) for part in parts]
         self.buried = 0.0  # seconds of CPU of devices that were killed
         self.cpu: dict[int, dict[str, float]] = {}  # by rounds done, seconds of CPU so far
 

@@ -64,7 +64,7 @@ def deploy(planned: PlannedRun, place: Path, bed: Testbed, shaped: bool, quiet: 
     settings = planned.experiment.runtime
     if not isinstance(settings, Flower):
         raise UserError(f'{planned.name} has no runtime.kind = "flower": a testbed runs on devices')
-    serving = write_server(place, planned.experiment, "0.0.0.0" if shaped else "127.0.0.1", free_port())
+    serving = write_server(place, planned.experiment, "0.0.0.0" if shaped else "127.0.0.1", free_port(), True)
     serving.say = lambda words: None if quiet else print(f"{planned.name}: {words}", file=sys.stderr)
     write_whole(place / HOW, "tc" if shaped else "the devices")
     with ExitStack() as stack:
@@ -83,7 +83,7 @@ def deploy(planned: PlannedRun, place: Path, bed: Testbed, shaped: bool, quiet: 
                 f'experiment = "experiment.toml"\nclient = "{i}"\nfolder = "disk-{i}"\n'
                 f'step_seconds = {bed.step_seconds}\nsuperlink = "{address}:{serving.place.port}"\n{speeds}',
             )
-            process = device_process([file], file.with_suffix(".log"))
+            process = device_process([file], file.with_suffix(".log"), True)
             command = links[i].command(list(process.command)) if shaped else process.command
             devices.append(replace(process, command=command).start())
             stack.callback(devices[i].kill)

@@ -30,15 +30,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import numpy as np
 from faults import Counts
+from flwr.supercore.inflatable import inflatable_utils
 from networks import Namespace, Proxy, namespace
 
 from deployments import Deployment, deployed
 from spoilt import Spoilt
-from turnout.deploy import warm
 from turnout.deploy.answering import head_of
 from turnout.deploy.demo import compare
 from turnout.deploy.device import open_device, read_device
 from turnout.deploy.processes import Process
+from turnout.deploy.shortcuts import stay
 from turnout.errors import UserError
 from turnout.running.records.records import Records
 from turnout.runtimes import wire
@@ -59,7 +60,7 @@ START = 6.0  # seconds that a device's program takes to start on a machine that 
 def slowness() -> float:
     """How many times as long as usual things take here now, at least 1."""
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import turnout.deploy.device, turnout.deploy.warm"], check=True)
+    subprocess.run([sys.executable, "-c", "import turnout.deploy.device, turnout.deploy.apps"], check=True)
     return max(1.0, (time.monotonic() - began) / START)
 
 
@@ -96,7 +97,7 @@ class Old:
 def be_bad(files: list[Path]) -> None:
     """Be devices 4 and 5."""
     devices = [Rotating(open_device(files[0]), SPOILT[0]), Old(open_device(files[1]))]
-    push = warm.push_objects
+    push = inflatable_utils.push_objects
 
     def pushed(*given: Any, **more: Any) -> None:
         if devices[0].sends:
@@ -104,9 +105,9 @@ def be_bad(files: list[Path]) -> None:
         else:
             print(NEVER_SENT, flush=True)
 
-    warm.push_objects = pushed
+    inflatable_utils.push_objects = pushed
     said = [read_device(path) for path in files]
-    threads = [threading.Thread(target=warm.stay, args=own) for own in zip(devices, said, strict=True)]
+    threads = [threading.Thread(target=stay, args=own) for own in zip(devices, said, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -160,7 +161,7 @@ class Play:
     def start(self, name: str, key: str | None = None) -> None:
         way = {"2": self.silent, "3": self.broken}.get(name)
         path = self.deployment.device(name, key or name, way.address if way else None)
-        command = [sys.executable, "-m", "turnout", "device", "run", str(path)]
+        command = [sys.executable, "-m", "turnout", "device", "run", str(path), "--shortcuts"]
         self.devices[key or name] = self.deployment.start(path, [*(way.prefix if way else []), *command])
 
     def start_all(self) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
 
 import turnout as to
 from flower_grid import HereGrid, devices_of
@@ -194,6 +197,36 @@ def test_a_slow_node_is_left_alone_and_its_late_reply_is_discarded(tmp_path):
         assert rounds["answered"].tolist()[1] == 2
         assert 1.0 in rounds["late"].tolist()
     assert len([node for node, _ in again.sent if node == 101]) <= before + 2
+
+
+def test_the_replay_leaves_out_clients_of_the_data_that_never_came(tmp_path):
+    """The server's data has five clients, it expects three, and three come."""
+    experiment = world(weighting=to.weighting.ByShare()).but(rounds=2, **{"runtime.clients": 3})
+    serve_experiment(GridLink(HereGrid(devices_of(experiment, "012", tmp_path / "d"))), experiment, tmp_path / "run")
+    check_replay(tmp_path / "run")
+
+
+class LateGrid(HereGrid):
+    """Node 101 answers at the sixth look, the others at the second: stock SuperNodes take seconds."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        looks, ready = self.__dict__.setdefault("looks", Counter()), []
+        for key in message_ids:
+            looks[key] += 1
+            if key in self.out and looks[key] >= (6 if self.out[key].metadata.dst_node_id == 101 else 2):
+                ready.append(key)
+        return super().pull_messages(ready)
+
+
+def test_a_client_that_is_still_answering_a_check_in_takes_part_in_the_round(tmp_path, monkeypatch):
+    """After a long round every client is asked whether it would work; a round then waits for the slowest answer."""
+    experiment = world().but(rounds=3, **{"runtime.round_seconds": 60.0, "runtime.request_seconds": 60.0})
+    monkeypatch.setattr("turnout.deploy.devices.CHECK_IN_SECONDS", -1.0)
+    serve_experiment(
+        GridLink(LateGrid(devices_of(experiment, "012", tmp_path / "devices"))), experiment, tmp_path / "run"
+    )
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        assert records.column("answered").tolist() == [3, 3, 3]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from turnout.deploy.apps import GridLink, content_of
+from turnout.deploy.shortcuts import AnnouncedReplies
 
 
 class SuperLink:
@@ -51,10 +52,15 @@ def reply_to(asked: str, data: bytes) -> Message:
     return made
 
 
-def link_to(superlink: SuperLink) -> GridLink:
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnout.deploy.apps.PATIENCE", 1.0)
+
+
+def link_to(superlink: SuperLink, shortcuts: bool = True) -> GridLink:
     grid = HttpGrid(insecure=True, token="none")
     grid._client, grid._run, grid.node = superlink, Run.create_empty(1), Node(node_id=1)
-    return GridLink(grid)
+    return GridLink(grid, AnnouncedReplies(grid).take if shortcuts else None)
 
 
 @pytest.fixture
@@ -62,16 +68,20 @@ def replies() -> list[Message]:
     return [reply_to("a", bytes(100_000)), reply_to("b", b"1" * 100_000)]
 
 
-def test_a_reply_whose_parts_are_not_there_holds_nobody_up(replies: list[Message]) -> None:
+@pytest.mark.parametrize("shortcuts", [True, False])
+def test_a_reply_whose_parts_are_not_there_holds_nobody_up(replies: list[Message], shortcuts: bool) -> None:
     superlink = SuperLink(*replies)
     superlink.push(replies[1])
-    link, began = link_to(superlink), time.monotonic()
+    link, began = link_to(superlink, shortcuts), time.monotonic()
     assert list(link.take(["a", "b"])) == ["b"]
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < (1 if shortcuts else 1.5)
     assert link.take(["a"]) == {}
     superlink.push(replies[0])
-    time.sleep(0.25)
-    assert link.take(["a"]) == {"a": {"head": b"small", "reply": bytes(100_000)}}
+    found, until = dict[str, object](), time.monotonic() + 10  # Flower's Grid asks again after 1 or 2 s
+    while not found and time.monotonic() < until:
+        time.sleep(0.25)
+        found = dict(link.take(["a"]))
+    assert found == {"a": {"head": b"small", "reply": bytes(100_000)}}
     assert superlink.confirmed == [replies[1].object_id, replies[0].object_id]
 
 
@@ -85,17 +95,19 @@ def test_who_is_given_up_is_forgotten(replies: list[Message]) -> None:
     assert superlink.asked == 0
 
 
+@pytest.mark.parametrize("shortcuts", [True, False])
 @pytest.mark.parametrize("bad", [b"gone", b"", b"nonsense", b"Message 0\x00{}", b"\xff" * 50])
-def test_parts_of_nonsense_are_that_reply_s_error(replies: list[Message], bad: bytes) -> None:
+def test_parts_of_nonsense_are_that_reply_s_error(replies: list[Message], bad: bytes, shortcuts: bool) -> None:
     superlink = SuperLink(*replies)
     superlink.push(replies[0], {replies[0].object_id: bad})
     superlink.push(replies[1])
-    found = link_to(superlink).take(["a", "b"])
+    found = link_to(superlink, shortcuts).take(["a", "b"])
     assert "Flower says: " in found["a"]
     assert isinstance(found["b"], dict)
 
 
-def test_a_reply_in_the_name_of_another_node_is_that_reply_s_error(replies: list[Message]) -> None:
+@pytest.mark.parametrize("shortcuts", [True, False])
+def test_a_reply_in_the_name_of_another_node_does_not_count(replies: list[Message], shortcuts: bool) -> None:
     """Its announcement says what it answers, and so does its content: a node could write another's question there."""
     forged = reply_to("b", b"2" * 100_000)
     announced = reply_to("b", b"2" * 100_000)
@@ -104,8 +116,7 @@ def test_a_reply_in_the_name_of_another_node_is_that_reply_s_error(replies: list
     superlink.PullMessages = with_content_of(superlink.PullMessages, forged)
     superlink.push(forged)
     superlink.push(replies[1])
-    found = link_to(superlink).take(["a", "b"])
-    assert "Flower says: " in found["a"]
+    found = link_to(superlink, shortcuts).take(["a", "b"])
     assert "another message" in found["a"]
     assert found["b"]["reply"] == b"1" * 100_000
 

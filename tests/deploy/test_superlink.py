@@ -28,9 +28,10 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.retry import http_retry
 from flwr.superlink import extensions
 from flwr.superlink.main import create_app
+from flwr.superlink.routers.fleet import router
 from starlette.middleware.base import BaseHTTPMiddleware
 
-from turnout.deploy.superlink import NODES, SERVERS, shorten
+from turnout.deploy.shortcuts import NODES, SERVERS, shorten
 
 PRIVATE, PUBLIC = generate_key_pairs()
 KEY = public_key_to_bytes(PUBLIC)
@@ -108,7 +109,7 @@ def test_answers_are_those_of_flowers_own_ways(put_back):
     shorten()
     short = create_app()
     again = requests(entered(short))
-    assert {path for path, *_ in again} <= NODES.keys() | SERVERS
+    assert {path for path, *_ in again} <= NODES | SERVERS
     assert answers(short, [request[:3] for request in again]) == wanted
     assert [status for status, _, _ in wanted] == [status for *_, status in asked]
 
@@ -124,7 +125,7 @@ def test_a_node_comes_again_where_the_database_is_locked(put_back, monkeypatch, 
             connection.execute(sqlalchemy.text("CREATE TABLE task (token)"))
         return PullObjectResponse(object_found=True)
 
-    monkeypatch.setitem(NODES, "/v1/fleet/pull-object", write)
+    monkeypatch.setattr(router, "fleet_pull_object", write)
     shorten()
     app = create_app()
     asked = ("/v1/fleet/pull-object", PullObjectRequest(node=entered(app)).SerializeToString(), PROTOBUF | signed())

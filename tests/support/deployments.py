@@ -21,9 +21,10 @@ class Deployment:
     """An app in a folder, with a server and any devices; `host`: another address that devices may use."""
 
     def __init__(
-        self, folder: Path, tls: bool, rounds: int, host: str | None = None, in_memory: bool = False, **settings: Any
-    ):
-        self.folder, self.processes = folder, list[Process]()
+        self, folder: Path, tls: bool, rounds: int, host: str | None = None, in_memory: bool = False,
+        shortcuts: bool = True, **settings: Any,
+    ):  # fmt: skip
+        self.folder, self.processes, self.shortcuts = folder, list[Process](), shortcuts
         given = {"clients": 3, "server_data": True, "round_seconds": 40.0, "request_seconds": 30.0} | settings
         data = Digits(clients=max(DEVICES, given["clients"]))
         experiment = demo_experiment(rounds).but(runtime=Flower(**given), **{"world.data": data})
@@ -34,8 +35,9 @@ class Deployment:
         certificates = folder / "certificates" if tls else None
         listens = "127.0.0.1" if host is None else "0.0.0.0"
         self.place = ServerPlace(
-            folder / "app", folder / "server", listens, free_port(), certificates, in_memory=in_memory
-        )
+            folder / "app", folder / "server", listens, free_port(), certificates,
+            in_memory=in_memory, shortcuts=shortcuts,
+        )  # fmt: skip
         self.serving = Serving(self.place, folder / "experiment.toml", folder / "run", folder / "devices")
 
     def certify(self, *words: str) -> None:
@@ -61,7 +63,7 @@ class Deployment:
 
     def start(self, path: Path, command: list[str] | None = None) -> Process:
         log = path.with_suffix(f".{len(self.processes)}.log")
-        process = device_process([path], log) if command is None else Process(path.stem, command, log)
+        process = Process(path.stem, command, log) if command else device_process([path], log, self.shortcuts)
         self.processes.append(process.start())
         return process
 

@@ -17,9 +17,12 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 import turnout as to
+from turnout.deploy import apps
 from turnout.deploy.answering import ClientDevice
 from turnout.deploy.apps import answered
 from turnout.deploy.device import DeviceSettings, make_device
+
+apps.PATIENCE = 600.0  # a device works while the server looks for its answer
 
 
 class HereGrid(Grid):

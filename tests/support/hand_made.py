@@ -22,7 +22,7 @@ import torch
 
 from forgers import GONE, Forger, HandMade
 from turnout.deploy.device import open_device, read_device
-from turnout.deploy.warm import stay
+from turnout.deploy.shortcuts import stay
 from turnout.runtimes import wire
 from turnout.runtimes.remote import HEAD, OWN, REPLY, Parts
 

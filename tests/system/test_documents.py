@@ -38,7 +38,8 @@ NOT_RUN = {
     "devices-and-clusters.md": [
         "it needs several GPUs",
         "it starts a Ray cluster",
-        "it takes two minutes, and make test-slow runs it",
+        "it needs a SuperLink, and make test-slow starts one",
+        "it takes minutes, and make test-slow runs it",
         "a server runs until its last round, and make test-slow starts it",
         "a device runs until it leaves, and make test-slow starts it",
         "a server runs until its last round, and make test-slow starts it",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turnout.cli.common import permits_code, say
 from turnout.errors import UserError
+
+if TYPE_CHECKING:
+    from turnout.experiment import Experiment
 
 App = Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder, as turnout deploy init wrote it.")]
 Source = Annotated[str, typer.Argument(metavar="[EXPERIMENT]", help="A recipe or a file; as for turnout run.")]
@@ -26,7 +29,9 @@ AnyNode = Annotated[bool, typer.Option("--any-node", help="With TLS: accept node
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The device's file, such as device.toml.")]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of devices, such as device.toml.")]
 Once = Annotated[bool, typer.Option("--once", help="End when the connection is lost, instead of starting again.")]
-Stock = Annotated[bool, typer.Option("--stock", help="Run Flower's own SuperNode instead of a warm process.")]
+Shortcuts = Annotated[
+    bool, typer.Option("--shortcuts", help="Through the inside of Flower's package: several times as fast.")
+]
 Pause = Annotated[float, typer.Option(help="Seconds until a lost device is started again.", hidden=True)]
 Rounds = Annotated[int, typer.Option(help="Rounds to train.")]
 
@@ -36,6 +41,7 @@ DEPLOY = """Train on real devices through Flower (pip install 'turnout[flower]')
 turnout deploy demo                        a server and five devices on this machine, with every kind of failure
 turnout deploy init app                    write an app: server, device, certificates, units for a supervisor
 turnout deploy server app --host 0.0.0.0   start the server; devices: turnout device run app/device.toml
+turnout export digits --flower-app fl      write a Flower app, for flwr run on any SuperLink
 """
 DEVICE = """Run a device of such a training.
 
@@ -56,16 +62,9 @@ def init(folder: App, experiment: Source = "digits") -> None:
     turnout deploy init app
     turnout deploy init app my.toml
     """
-    from turnout.cli.planning import one_experiment
-    from turnout.deploy.app import with_columns, write_app
+    from turnout.deploy.app import write_app
 
-    given = one_experiment(experiment)
-    try:
-        given = with_columns(given)
-    except UserError as mistake:  # the data may be only on the devices
-        shared = "devices must share labels, and columns or words"
-        say(f"{mistake}; {shared}: add them to world.data in {folder}/experiment.toml")
-    for path in write_app(folder, given):
+    for path in write_app(folder, agreed_experiment(experiment, folder)):
         say(str(path))
     say(f"turnout deploy server {folder} starts the server, turnout device run {folder}/device.toml a device")
 
@@ -80,6 +79,7 @@ def server(
     certificates: Certificates = None,
     any_node: AnyNode = False,
     in_memory: InMemory = False,
+    shortcuts: Shortcuts = False,
 ) -> None:
     """Start the server, and restart it if it dies; it resumes the run in the folder.
 
@@ -88,13 +88,16 @@ def server(
     \b
     turnout deploy server app
     turnout deploy server app --host 0.0.0.0 --certificates app/certificates
-    turnout deploy server app --in-memory      hundreds of devices
+    turnout deploy server app --in-memory --shortcuts      hundreds of devices
     """
     check_extra()
+    from turnout.deploy import shortcuts as inside
     from turnout.deploy.processes import LOOK, ServerPlace, Serving
 
     root, secure = folder.absolute(), certificates and certificates.absolute()
-    place = ServerPlace(root / "app", root / "server", host, port, secure, any_node, in_memory)
+    place = ServerPlace(
+        root / "app", root / "server", host, port, secure, any_node, in_memory, inside.chosen(shortcuts, say)
+    )
     keys = None if any_node else folder / "devices"
     serving = Serving(place, folder / "experiment.toml", out or folder / "run", keys, say)
     try:
@@ -110,6 +113,7 @@ def server(
 def demo(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Its folder (new under runs/).")] = None,
     rounds: Rounds = 12,
+    shortcuts: Shortcuts = False,
 ) -> None:
     """Run a server and five devices on this machine, with a real SuperLink and nodes.
 
@@ -118,33 +122,36 @@ def demo(
 
     \b
     turnout deploy demo
-    turnout deploy demo --rounds 20 --out runs/demo
+    turnout deploy demo --shortcuts --rounds 20 --out runs/demo
     """
     check_extra()
+    from turnout.deploy import shortcuts as inside
     from turnout.deploy.demo import play
     from turnout.running.folder import new_folder
 
-    play((out or new_folder("demo")).absolute(), rounds, say)
+    play((out or new_folder("demo")).absolute(), rounds, inside.chosen(shortcuts, say), say)
 
 
 @device.command("run")
 @permits_code
-def run_device(files: Files, once: Once = False, stock: Stock = False, pause: Pause = 3.0) -> None:
-    """Work for the server in the device's file; restarts when the connection is lost.
+def run_device(files: Files, once: Once = False, shortcuts: Shortcuts = False, pause: Pause = 3.0) -> None:
+    """Work for the server in the device's file, with Flower's own SuperNode; restarts when the connection is lost.
 
     \b
     turnout device run device.toml
-    turnout device run one.toml two.toml       several devices in one process
-    turnout device run device.toml --stock     Flower's own SuperNode: a process for every message, much slower
+    turnout device run device.toml --shortcuts            one process that stays, instead of one for every message
+    turnout device run one.toml two.toml --shortcuts      several devices in one process
     """
     check_extra()
+    from turnout.deploy import shortcuts as inside
     from turnout.deploy.device import keep_running
-    from turnout.deploy.warm import run_once
 
-    if once:
-        run_once(files)
-    else:
-        keep_running(files, pause, stock)
+    short = inside.chosen(shortcuts, say)
+    if once and short:
+        inside.run_devices(files)
+        return
+    keep_running(files, pause, short, once)
+    if not once:
         say("the server has ended the training")
 
 
@@ -159,6 +166,20 @@ def leave(file: File) -> None:
 
     folder = ask_to_leave(file)
     say(f"the server learns it with its next request; {folder / 'left'} exists once it knows")
+
+
+def agreed_experiment(source: str, folder: Path) -> Experiment:
+    """The experiment of a recipe or a file, with what devices must share; a hint if the data is not at hand."""
+    from turnout.cli.planning import one_experiment
+    from turnout.deploy.app import with_columns
+
+    given = one_experiment(source)
+    try:
+        return with_columns(given)
+    except UserError as mistake:  # the data may be only on the devices
+        shared = "devices must share labels, and columns or words"
+        say(f"{mistake}; {shared}: add them to world.data in {folder}/experiment.toml")
+        return given
 
 
 def check_extra() -> None:

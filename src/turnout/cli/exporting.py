@@ -1,4 +1,5 @@
-"""A run for other programs: `turnout export` writes its model and records, `turnout predict` applies its model."""
+"""For other programs: `turnout export` writes a run's model and records, or an experiment as a Flower app; `turnout
+predict` applies a run's model."""
 
 from __future__ import annotations
 
@@ -23,17 +24,25 @@ Model = Annotated[
         help="The trained model: .safetensors (weights), .pt2 (torch.export) or .onnx.",
     ),
 ]
+Exported = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="A run's folder, or a folder of runs; for --flower-app also an experiment."),
+]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The records as CSV files, one per table.")]
 Card = Annotated[Path | None, typer.Option(metavar="FILE", help="A model card of the run, in Markdown.")]
 TensorBoard = Annotated[
     Path | None, typer.Option("--tensorboard", metavar="DIR", help="The curves as TensorBoard event files.")
+]
+FlowerApp = Annotated[
+    Path | None,
+    typer.Option("--flower-app", metavar="DIR", help="The experiment as a Flower app, for flwr run on any SuperLink."),
 ]
 MLflow = Annotated[str | None, typer.Option("--mlflow", metavar="URI", help="The curves and settings to MLflow.")]
 
 
 @permits_code
 def export(
-    run: RunFolder,
+    run: Exported,
     model: Model = None,
     client: Client = None,
     module: Module = None,
@@ -41,9 +50,10 @@ def export(
     csv: Csv = None,
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
+    flower_app: FlowerApp = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Write a run's trained model, a model card, or its records, for other programs.
+    """Write a run's trained model, a model card, its records, or an experiment as a Flower app.
 
     The model needs neither the training data nor, except for .safetensors, this library. The weights alone
     (.safetensors) do not need the model's class either; a program needs it, and --module names it where the run's
@@ -57,9 +67,13 @@ def export(
     turnout export runs/mine --csv tables
     turnout export runs/mine --tensorboard board
     turnout export runs/mine --mlflow http://localhost:5000
+    turnout export my.toml --flower-app app      also of a recipe, or of a run's folder
     """
-    if model is card is csv is tensorboard is mlflow is None:
-        raise UserError("say what to write: --model FILE, --card FILE, --csv DIR, --tensorboard DIR or --mlflow URI")
+    if model is card is csv is tensorboard is mlflow is flower_app is None:
+        raise UserError(
+            "say what to write: --model FILE, --card FILE, --csv DIR, --tensorboard DIR, --mlflow URI or "
+            "--flower-app DIR"
+        )
     if module is not None and model is None:
         raise UserError("--module builds the model that is written: use it with --model FILE")
     if client is not None and model is None:
@@ -72,6 +86,8 @@ def export(
         check_destination("--card", card)
         write_whole(card, model_card(run))
         say(f"{card}: a model card; its last section is for you to write", stderr=False)
+    if flower_app is not None:
+        _write_flower_app(run, flower_app)
     if csv is not None:
         from turnout.view.report.export import write_csv
 
@@ -105,6 +121,16 @@ def _write_model(run: Path, path: Path, client: str | None, module: str | None, 
     else:
         what = write_program(opened.model(client, given), path, opened.data().sample(2))
     say(f"{path}: {what}, {size(path.stat().st_size)}", stderr=False)
+
+
+def _write_flower_app(source: Path, folder: Path) -> None:
+    from turnout.cli.deploying import agreed_experiment
+    from turnout.deploy.app import write_flower_app
+
+    file = source / "experiment.toml"
+    for path in write_flower_app(folder, agreed_experiment(str(file if file.exists() else source), folder)):
+        say(str(path), stderr=False)
+    say(f"flwr run {folder} starts it on a SuperLink; flower-supernode --node-config 'client=\"0\"' is its client 0")
 
 
 def _replay(run: Path, tracker: str, where: str) -> None:

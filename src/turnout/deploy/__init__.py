@@ -1,4 +1,4 @@
-"""Training on real devices through Flower. Only apps, warm and superlink import flwr (`turnout[flower]`).
+"""Training on real devices through Flower (`turnout[flower]`): apps imports its public API, shortcuts alone the rest.
 
     settings    the runtime settings `Flower` of an experiment
     link        messages to nodes: the promise of a link, and the mailbox of messages that await an answer
@@ -14,11 +14,10 @@
     device      a device's file, whether it accepts work now, and the device made from it
 
     apps        Flower's side: messages, the Grid as a link, the ServerApp and the ClientApp
-    warm        a SuperNode and the ClientApp in one process that stays
-    superlink   Flower's SuperLink with a shorter path for frequent requests
+    shortcuts   through the inside of Flower's package, an option: a faster SuperLink, server link and device
 
     processes   SuperLink, server run and devices as processes of this machine; `turnout deploy server` watches them
-    app         the folder that `turnout deploy init` writes, from templates/
+    app         the Flower app that `turnout export` writes, and the folder of `turnout deploy init`, from templates/
     demo        `turnout deploy demo`: a server and five devices, and everything that can go wrong
 
 Another track than that of weights says in runtimes/remote.py's terms what its devices do.

@@ -1,70 +1,49 @@
-"""Flower's side: messages as parts, the Grid as a link, and the ServerApp and the ClientApp of a Flower app, which the
-pyproject.toml that `turnout deploy init` writes names.
+"""Flower's side, with its public API alone: messages as parts, the Grid as a link, and the ServerApp and the ClientApp.
 
-    [tool.flwr.app.components]
-    serverapp = "turnout.deploy.apps:server_app"
-    clientapp = "turnout.deploy.apps:client_app"
+    server_app = server_app_of(Path("experiment.toml"))
+    client_app = client_app_of(Path("experiment.toml"))
 
-The server's run config has `experiment` (a file), `out` (the run's folder) and `keys` (a folder of the devices' public
-keys, or ""); a node's config has `device`, the device's own file.
+The server's run config has `out` (the run's folder; a new one by default), `keys` (a folder of the devices' public
+keys, or ""), `experiment` (another file than the app's own, or "") and `shortcuts` (shortcuts.py). A node's config says
+which client it is: `client`, or Flower's `partition-id`, and `folder` where it keeps its rows; or it has `device`, a
+device's file (device.py).
 
 Large parts of a message are byte arrays, so that equal ones are stored once on the way; the small ones are in one
 record, because every array of a message costs an exchange of its own.
-
-A node announces a reply before it sends the parts. Flower's own Grid then waits up to two hours for them, and with it
-the whole run: a node that loses its connection in between, or a malicious one, would block it. Here a reply whose parts
-are not all there is tried again later. It uses the inside of Flower's package, whose version is pinned.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import math
+import os
+import threading
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
-from flwr.app.message import make_message
-from flwr.app.metadata import Metadata
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
-from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
-from flwr.supercore.inflatable.inflatable_object import (
-    get_object_body,
-    get_object_head_values_from_object_content,
-    iterate_object_tree,
-)
-from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    ObjectUnavailableError,
-    inflate_object_from_contents,
-)
-from flwr.superlink.grid.http_grid import HttpGrid
 
 from turnout.deploy.answering import ClientDevice
-from turnout.deploy.device import open_device
+from turnout.deploy.device import DeviceSettings, make_device, open_device
 from turnout.deploy.server import serve
+from turnout.deploy.shortcuts import AnnouncedReplies, chosen
+from turnout.errors import UserError
+from turnout.running.config.read import load
 from turnout.running.tracking import NO_HOOKS
 from turnout.runtimes.remote import Parts
 
 LARGE, SMALL, FORM = "turnout", "turnout.small", "turnout.bytes"
 MOST = 1 << 15  # bytes of a small part
-MOST_PARTS = 1000  # of a reply
-MOST_BYTES = 2 << 30  # of a reply, whatever runtime.most_bytes says
-PULLS = 8  # parts pulled at the same time
 FRESH = 1.0  # seconds for which the list of nodes is good
-FIRST, LAST = 0.1, 1.0  # seconds until missing parts are asked for again: at first, and at most
+PATIENCE = 1.0  # seconds that the server waits for a reply whose parts are on their way
+FIRST, LAST = 0.05, 1.0  # seconds until the next look for replies: at first, and at most
 
 
 def content_of(parts: Parts) -> RecordDict:
@@ -99,11 +78,16 @@ def answered(device: ClientDevice, message: Message) -> Message:
     return reply
 
 
-class GridLink:
-    """Nodes reached through a Grid; messages are of type "query"."""
+# -- the server's link
 
-    def __init__(self, grid: Grid):
-        self.grid, self.announced = grid, AnnouncedReplies(grid) if isinstance(grid, HttpGrid) else None
+Replies = Iterable[tuple[str, Message | str]]  # the message that is answered, and the answer, or why there is none
+
+
+class GridLink:
+    """Nodes reached through a Grid; messages are of type "query". `take`: another way to pull replies (shortcuts)."""
+
+    def __init__(self, grid: Grid, take: Callable[[Sequence[str]], Replies] | None = None):
+        self.grid, self._take = grid, take or SeparateReplies(grid).take
         self._nodes, self._seen = set[int](), -math.inf
 
     def nodes(self) -> set[int]:
@@ -119,133 +103,127 @@ class GridLink:
 
     def take(self, messages: Sequence[str]) -> dict[str, Parts | str]:
         found: dict[str, Parts | str] = {}
-        for message in (self.announced.take if self.announced else self.grid.pull_messages)(list(messages)):
-            asked = message.metadata.reply_to_message_id
+        for asked, reply in self._take(list(messages)):
             try:
-                failed = f"Flower says: {message.error.reason}" if message.has_error() else None
-                found[asked] = failed or parts_of(message.content)
+                if isinstance(reply, str) or reply.has_error():
+                    found[asked] = f"Flower says: {reply if isinstance(reply, str) else reply.error.reason}"
+                else:
+                    found[asked] = parts_of(reply.content)
             except Exception as error:  # a node may send records of any form
                 found[asked] = f"its message cannot be read ({type(error).__name__})"
         return found
 
 
-@dataclass
-class PartialReply:
-    """A reply that was announced.
+class SeparateReplies:
+    """Replies through the Grid's public functions: each with a request and, if it takes long, a thread of its own.
 
-    message  its id
-    parts    ids of its parts
-    here     the parts that have arrived
-    pause    seconds until the others are asked for again
-    again    when that is
+    A node announces a reply before it sends the parts. Flower's Grid then waits up to two hours for them: a node that
+    loses its connection in between, or a malicious one, would block the run, and every other reply of the same request.
     """
 
-    message: str
-    parts: list[str]
-    here: dict[str, bytes] = field(default_factory=dict)
-    pause: float = FIRST
-    again: float = 0.0
+    def __init__(self, grid: Grid):
+        self.grid, self._coming = grid, dict[str, Future[Message | None]]()
+        self._pause, self._again = FIRST, -math.inf
 
-
-class AnnouncedReplies:
-    """Replies that were announced, each handed out once all of it is there."""
-
-    def __init__(self, grid: HttpGrid):
-        self.grid, self.coming = grid, dict[str, PartialReply]()  # by the message that is answered
-
-    def take(self, messages: Sequence[str]) -> list[Message]:
+    def take(self, messages: Sequence[str]) -> Replies:
         """The replies that are complete; those to other messages are forgotten."""
-        self.coming = {asked: reply for asked, reply in self.coming.items() if asked in messages}
-        request = PullAppMessagesRequest(message_ids=[asked for asked in messages if asked not in self.coming])
-        found = self.grid._runtime_client.PullMessages(request)
-        for head, tree in zip(found.messages_list, found.message_object_trees, strict=True):
-            if head.metadata.reply_to_message_id in messages:
-                parts = [part.object_id for part in iterate_object_tree(tree)]
-                self.coming[head.metadata.reply_to_message_id] = PartialReply(head.metadata.message_id, parts)
-        return list(self._complete([asked for asked, reply in self.coming.items() if time.monotonic() >= reply.again]))
+        if time.monotonic() < self._again:
+            return []
+        self._coming = {asked: reply for asked, reply in self._coming.items() if asked in messages}
+        found: list[tuple[str, Message | str]] = []
+        for asked in messages:
+            if asked not in self._coming:
+                self._coming[asked] = Future()
+                threading.Thread(target=self._pull, args=(asked, self._coming[asked]), daemon=True).start()
+                wait([self._coming[asked]], PATIENCE)
+            if self._coming[asked].done():
+                reply = self._coming.pop(asked)
+                if (error := reply.exception()) is not None:  # a node may have stored anything as its reply
+                    found.append((asked, f"it cannot be read ({type(error).__name__})"))
+                elif (message := reply.result()) is not None:
+                    is_answer = message.metadata.reply_to_message_id == asked  # else it would count as another node's
+                    found.append((asked, message if is_answer else "it answers another message than it was sent"))
+        self._pause = FIRST if found else min(2 * self._pause, LAST)
+        self._again = time.monotonic() + self._pause
+        return found
 
-    def _complete(self, due: Sequence[str]) -> Iterable[Message]:
-        for asked in due:
-            reply = self.coming[asked]
-            try:
-                self._pull(reply)
-                if unpacked_size(reply) > MOST_BYTES:
-                    raise ObjectPullError(reply.message, f"it has more than {MOST_BYTES:,} bytes")
-                self.grid._runtime_client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(
-                    node=self.grid.node, run_id=self.grid.run.run_id, message_object_id=reply.message
-                ))  # fmt: skip
-                try:
-                    message = inflate_object_from_contents(reply.message, reply.here)
-                except Exception as error:  # a node may have stored anything under these names
-                    raise ObjectPullError(reply.message, f"it cannot be read ({type(error).__name__})") from error
-                if not isinstance(message, Message):
-                    raise ObjectPullError(reply.message, "it is not a message")
-                if message.metadata.reply_to_message_id != asked:  # it would count as another node's
-                    raise ObjectPullError(reply.message, "it answers another message than the one it was announced for")
-            except ObjectUnavailableError:
-                reply.again, reply.pause = time.monotonic() + reply.pause, min(2 * reply.pause, LAST)
-                continue
-            except ObjectPullError as error:
-                node = self.grid.node.node_id
-                about = Metadata(self.grid.run.run_id, "", node, node, asked, "", time.time(), 0.0, SYSTEM_MESSAGE_TYPE)
-                message = make_message(about, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, str(error)))
-            del self.coming[asked]
-            yield message
-
-    def _pull(self, reply: PartialReply) -> None:
-        """Pull missing parts, once; ObjectUnavailableError if one is not there yet.
-
-        A reply of too many parts or bytes is given up, and so is one that is larger than its parts: an array may name
-        the same piece any number of times.
-        """
-        if len(reply.parts) > MOST_PARTS:
-            raise ObjectPullError(reply.message, f"it has more than {MOST_PARTS} parts")
-        client, run = self.grid._runtime_client, self.grid.run.run_id
-        pull_part = make_pull_object_fn_protobuf(client.PullObject, self.grid.node, run)
-
-        def pull(part: str) -> None:
-            if sum(map(len, reply.here.values())) <= MOST_BYTES:
-                reply.here[part] = pull_part(part)
-
-        with ThreadPoolExecutor(PULLS) as threads:
-            list(threads.map(pull, [part for part in reply.parts if part not in reply.here]))
-        if len(reply.here) < len(set(reply.parts)):
-            raise ObjectPullError(reply.message, f"it has more than {MOST_BYTES:,} bytes")
-
-
-def unpacked_size(reply: PartialReply) -> int:
-    """Bytes of the arrays in a reply, with each piece counted as often as it is named."""
-    total = 0
-    try:
-        for content in reply.here.values():
-            kind, children, _ = get_object_head_values_from_object_content(content)
-            if kind == Array.__qualname__:
-                pieces = json.loads(get_object_body(content, Array))["arraychunk_ids"]
-                total += sum(len(reply.here[children[piece]]) for piece in pieces)
-    except Exception as error:  # a node may have stored anything under these names
-        raise ObjectPullError(reply.message, f"it cannot be read ({type(error).__name__})") from error
-    return total
+    def _pull(self, asked: str, reply: Future[Message | None]) -> None:
+        try:
+            reply.set_result(next(iter(self.grid.pull_messages([asked])), None))
+        except BaseException as error:
+            reply.set_exception(error)
 
 
 # -- the apps
 
-server_app = ServerApp()
-client_app = ClientApp()
-device_of = cache(open_device)  # one in a process, as long as it stays
+
+def server_app_of(experiment: Path | None = None) -> ServerApp:
+    """The ServerApp of an experiment's file; without one, the run config names it."""
+    app = ServerApp()
+
+    @app.main()
+    def run(grid: Grid, context: Context) -> None:
+        """Run the experiment; a run that is in its folder already is resumed."""
+        given = {name: str(value) for name, value in context.run_config.items()}
+        file, keys = given.get("experiment") or experiment, given.get("keys")
+        if not file:
+            raise UserError('the run config does not name the experiment: experiment = "FILE"')
+        out = Path(given.get("out") or f"runs/flower-{context.run_id}").absolute()
+        print(f"the run's folder is {out}", flush=True)
+        # No caller is above this process: the report writer and trackers are found by name, if they are installed.
+        has_view = importlib.util.find_spec("turnout.view") is not None
+        hooks = importlib.import_module("turnout.view").HOOKS if has_view else NO_HOOKS
+        serve(
+            link_to(grid, given.get("shortcuts") == "True"), Path(file), out, Path(keys) if keys else None, hooks=hooks
+        )
+        print(f"done: turnout show {out}", flush=True)
+
+    return app
 
 
-@server_app.main()
-def main(grid: Grid, context: Context) -> None:
-    """Run the experiment of the run config; a run that is in its folder already is resumed."""
-    config = context.run_config
-    keys = str(config.get("keys") or "")
-    places = Path(str(config["experiment"])), Path(str(config["out"])), Path(keys) if keys else None
-    # No caller is above this process: the report writer and trackers are found by name, if they are installed.
-    has_view = importlib.util.find_spec("turnout.view") is not None
-    serve(GridLink(grid), *places, hooks=importlib.import_module("turnout.view").HOOKS if has_view else NO_HOOKS)
+def client_app_of(experiment: Path | None = None) -> ClientApp:
+    """The ClientApp of an experiment's file; without one, the device's file names it."""
+    app = ClientApp()
+
+    @app.query()
+    def answer(message: Message, context: Context) -> Message:
+        """Answer the server's question for the client that the node's config names."""
+        config = context.node_config
+        device = config.get("device")
+        found = device_of(Path(str(device)), experiment) if device else client_at(experiment, *client_of(config))
+        return answered(found, message)
+
+    return app
 
 
-@client_app.query()
-def answer(message: Message, context: Context) -> Message:
-    """Answer the server's question for the device that the node's config names."""
-    return answered(device_of(Path(str(context.node_config["device"]))), message)
+server_app = server_app_of()
+client_app = client_app_of()
+
+
+def link_to(grid: Grid, shortcuts: bool) -> GridLink:
+    """The Grid as a link, with or without the shortcuts."""
+    return GridLink(grid, AnnouncedReplies(grid).take if chosen(shortcuts, print) else None)  # type: ignore[arg-type]
+
+
+def client_of(config: Mapping[str, Any]) -> tuple[str, Path]:
+    """The client's name and its folder, by a node's config."""
+    name = config.get("client", config.get("partition-id"))
+    if name is None:
+        raise UserError(
+            "this node's config does not say which client it is: flower-supernode --node-config 'client=\"NAME\"' "
+            '(or partition-id=NUMBER, or device="FILE")'
+        )
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    return str(name), Path(str(config.get("folder") or home / "turnout" / str(name)))
+
+
+# one in a process, as long as it stays
+device_of = cache(open_device)
+
+
+@cache
+def client_at(experiment: Path | None, name: str, folder: Path) -> ClientDevice:
+    """The device of a node without a device's file: the app's experiment and its data."""
+    if experiment is None:
+        raise UserError("this app has no experiment: the node's config must name a device's file, device=\"FILE\"")
+    return make_device(load(experiment), DeviceSettings(client=name, folder=folder))

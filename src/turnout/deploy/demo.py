@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
 from turnout.data import Digits
-from turnout.deploy.app import PROJECT
+from turnout.deploy.app import server_project
 from turnout.deploy.device import ask_to_leave
 from turnout.deploy.processes import LOOK, Process, Say, ServerPlace, Serving, device_process, free_port
 from turnout.deploy.settings import Flower
@@ -30,17 +31,27 @@ from turnout.running.runs import run
 
 DEVICES = 5
 SLOW, MOODY, LATE = 3, 1, 4
+HOW = (
+    "its own SuperLink and SuperNodes, a process for every message (--shortcuts: a few times as fast)",
+    "shortcuts through the inside of its package, SuperNode and ClientApp in one process",
+)
+SECONDS = ((60.0, 30.0), (12.0, 6.0))  # of a round and of a question, without and with the shortcuts
 
 
-def demo_experiment(rounds: int, round_seconds: float = 12.0) -> Experiment:
+def demo_experiment(rounds: int, shortcuts: bool = True) -> Experiment:
     """Scheme C on digits; a round closes after a few seconds, whatever the slow device has done by then."""
+    round_seconds, request_seconds = SECONDS[shortcuts]
     return Experiment(
         world=World(Digits(clients=DEVICES)),
         model=MLP(32),
         algorithm=Algorithm(Local(SGD(lr=0.1), epochs=2, batch_size=10), weighting=ByWork()),
         rounds=rounds,
         runtime=Flower(
-            clients=DEVICES, start_with=DEVICES - 1, server_data=True, round_seconds=round_seconds, request_seconds=6.0
+            clients=DEVICES,
+            start_with=DEVICES - 1,
+            server_data=True,
+            round_seconds=round_seconds,
+            request_seconds=request_seconds,
         ),
         title="demo",
     )
@@ -51,29 +62,30 @@ def moody() -> bool:
     return int(time.time() / 5) % 3 != 0
 
 
-def write_server(folder: Path, experiment: Experiment, host: str, port: int) -> Serving:
+def write_server(folder: Path, experiment: Experiment, host: str, port: int, shortcuts: bool) -> Serving:
     """Write the files of a server on this machine."""
     file, out = folder / "experiment.toml", folder / "run"
     (folder / "app").mkdir(parents=True, exist_ok=True)
     write_whole(file, to_toml(experiment))
-    write_whole(folder / "app" / "pyproject.toml", PROJECT.format(experiment=file, out=out, keys=""))
-    return Serving(ServerPlace(folder / "app", folder / "server", host, port), file, out)
+    write_whole(folder / "app" / "pyproject.toml", server_project(file, out))
+    return Serving(ServerPlace(folder / "app", folder / "server", host, port, shortcuts=shortcuts), file, out)
 
 
-def play(folder: Path, rounds: int, say: Say) -> None:
+def play(folder: Path, rounds: int, shortcuts: bool, say: Say) -> None:
     """Run the demonstration, then its replay in one process."""
     port, devices = free_port(), dict[int, Process]()
-    serving = write_server(folder, demo_experiment(rounds), "127.0.0.1", port)
+    say(f"Flower {version('flwr')}: {HOW[shortcuts]}")
+    serving = write_server(folder, demo_experiment(rounds, shortcuts), "127.0.0.1", port, shortcuts)
     serving.say = say
     files = [folder / f"device-{i}.toml" for i in range(DEVICES)]
     for i, file in enumerate(files):
-        slow = "slowness = 4.3\n" if i == SLOW else ""
+        slow = f"slowness = {0.36 * SECONDS[shortcuts][0]}\n" if i == SLOW else ""
         rule = '[policy]\nown = "turnout.deploy.demo:moody"\n' if i == MOODY else ""
         text = f'experiment = "experiment.toml"\nclient = "{i}"\nsuperlink = "127.0.0.1:{port}"\nfolder = "disk-{i}"\n'
         write_whole(file, text + slow + rule)
 
     def start(i: int) -> None:
-        process = device_process([files[i]], files[i].with_suffix(".log"))
+        process = device_process([files[i]], files[i].with_suffix(".log"), shortcuts)
         process.command = [*process.command, "--allow", "turnout"]  # for the rule of the device MOODY
         devices[i] = process.start()
 

@@ -22,7 +22,7 @@ from turnout.data.federation import DataSpec
 from turnout.deploy.agreement import as_agreed
 from turnout.deploy.answering import LEAVING, LEFT, ClientDevice, WeightTasks
 from turnout.deploy.enrolment import digest_of
-from turnout.deploy.processes import free_port, program, surroundings
+from turnout.deploy.processes import LOOK, free_port, program, surroundings
 from turnout.deploy.renumbered import alone
 from turnout.engine.trainers import place_of
 from turnout.errors import UserError
@@ -132,7 +132,7 @@ def _read(path: Path) -> str:
 class DeviceSettings:
     """The settings in a device's file; paths are relative to the file.
 
-    experiment    the server's experiment file
+    experiment    the server's experiment file; by default the app's own, or experiment.toml beside this file
     client        its client's name
     superlink     the server's address: host:port
     folder        where its rows are kept
@@ -140,14 +140,14 @@ class DeviceSettings:
     policy        when it works
     key           its private key, for a server that knows its devices by their keys
     root          certificate of the authority that signed the server's: without, nothing is encrypted
-    look          seconds between two looks for a message: more with hundreds of devices
+    look          seconds between two looks for a message, with the shortcuts: more with hundreds of devices
     slowness      seconds added whenever training checks the time, to simulate a slow device
     step_seconds  seconds that a step of training takes at least, for the same purpose
-    down_mbps     speed limit of incoming messages, to simulate a slow link (0: no limit)
+    down_mbps     speed limit of incoming messages, with the shortcuts, to simulate a slow link (0: no limit)
     up_mbps       the same of outgoing ones
     """
 
-    experiment: Path = Path("experiment.toml")
+    experiment: Path | None = None
     client: str = ""
     superlink: str = "127.0.0.1:8000"
     folder: Path = Path("device")
@@ -177,10 +177,10 @@ def read_device(path: Path) -> DeviceSettings:
     return replace(found, **paths)
 
 
-def open_device(path: Path) -> ClientDevice:
-    """The device of such a file, with its data loaded."""
+def open_device(path: Path, experiment: Path | None = None) -> ClientDevice:
+    """The device of such a file, with its data loaded; `experiment`: what the app has if the file names none."""
     settings = read_device(path)
-    return make_device(load(settings.experiment), settings)
+    return make_device(load(settings.experiment or experiment or path.parent / "experiment.toml"), settings)
 
 
 def make_device(experiment: Experiment, settings: DeviceSettings, data_dir: Path | None = None) -> ClientDevice:
@@ -207,8 +207,12 @@ def make_device(experiment: Experiment, settings: DeviceSettings, data_dir: Path
 
 
 def stock_command(path: Path, port: int) -> list[str]:
-    """A stock SuperNode for this device; it starts a process for every message, and needs a port of its own."""
+    """Flower's own SuperNode for this device; it starts a process for every message, and needs a port of its own."""
     settings = read_device(path)
+    if settings.down_mbps or settings.up_mbps:
+        raise UserError(
+            f"{path}: Flower's own SuperNode has no speed limit: leave down_mbps and up_mbps out, or --shortcuts"
+        )
     secure = ["--insecure"] if settings.root is None else ["--root-certificates", str(settings.root)]
     keyed = [] if settings.key is None else ["--auth-supernode-private-key", str(settings.key)]
     return [
@@ -217,14 +221,26 @@ def stock_command(path: Path, port: int) -> list[str]:
     ]  # fmt: skip
 
 
-def keep_running(paths: Sequence[Path], pause: float, stock: bool = False) -> None:
-    """Run these devices in a process that is restarted when it dies, until all of them have left."""
-    if stock and len(paths) > 1:
-        raise UserError("a stock node is one device: start one for each file")
-    while staying := [path for path in paths if not (read_device(path).folder / LEFT).exists()]:
-        own = [sys.executable, "-m", "turnout", "device", "run", *map(str, staying), "--once"]
-        subprocess.run(stock_command(paths[0], free_port()) if stock else own, env=surroundings({}), check=False)
+def keep_running(paths: Sequence[Path], pause: float, shortcuts: bool, once: bool = False) -> None:
+    """Run these devices in processes that are restarted when they die (but for `once`), until all have left."""
+    if not shortcuts and len(paths) > 1:
+        raise UserError("Flower's own SuperNode is one device: start one for each file, or use --shortcuts")
+    while staying := _staying(paths):
+        own = [sys.executable, "-m", "turnout", "device", "run", *map(str, staying), "--once", "--shortcuts"]
+        command = own if shortcuts else stock_command(paths[0], free_port())
+        with subprocess.Popen(command, env=surroundings({})) as process:
+            try:
+                while process.poll() is None and _staying(paths):
+                    time.sleep(LOOK)
+            finally:
+                process.terminate()
+        if once:
+            return
         time.sleep(pause)
+
+
+def _staying(paths: Sequence[Path]) -> list[Path]:
+    return [path for path in paths if not (read_device(path).folder / LEFT).exists()]
 
 
 def ask_to_leave(path: Path) -> Path:

@@ -90,7 +90,7 @@ class DeviceClients:
         assert data is not None, "a server without data begins once it has a description (first_enrolment)"
         self.settings, self.data, self._wrong = settings, data, wrong
         self.introductions = Introductions(connection.keys, data, digest_of(experiment), values)
-        self.enrolled = Enrolled(settings.clients)
+        self.enrolled = Enrolled(max(settings.clients, 0 if federation is None else federation.clients))
         self.names = self.enrolled.names
         self.link, self.mailbox = connection.link, Mailbox(connection.link, settings.most_bytes)
         self.run, self.notes = "", Notes()
@@ -244,11 +244,13 @@ class DeviceClients:
     # -- questions
 
     def work(self, client_C: Tensor, task: DeviceTask[Found]) -> dict[int, Found]:
-        """Clients that have accepted already get work, the others that can be reached a request."""
+        """Clients that have accepted already get work, the others that can be reached a request, if they have none."""
         settings, free = self.settings, self.reachable()
-        clients = [c for c in map(self.enrolled.__getitem__, client_C.tolist()) if c.node in free and not c.leaving]
-        self.notes.unreachable = len(client_C) - len(clients)
+        staying = [c for c in map(self.enrolled.__getitem__, client_C.tolist()) if not c.leaving]
+        clients = [c for c in staying if c.node in free]
         asking = Asking(self, task, settings.round_seconds, settings.close_at)
+        asking.requested = self.mailbox.adopt("request", {c.number for c in staying}, task.t)
+        self.notes.unreachable = len(client_C) - len(clients) - len(asking.requested)
         asking.send_requests([client for client in clients if not client.accepts])
         asking.send_work([client for client in clients if client.accepts])
         return asking.wait()
@@ -310,7 +312,7 @@ class Asking(Generic[Found]):
     def send_requests(self, clients: list[Client]) -> None:
         """Ask clients whether they would work."""
         self.devices.send("request", clients, self.devices.settings.request_seconds, self.task.t)
-        self.requested = {client.number for client in clients}
+        self.requested |= {client.number for client in clients}
 
     def send_work(self, clients: list[Client]) -> None:
         """Send the task to clients that have accepted, with time for the reply; it may arrive after the round."""

@@ -7,7 +7,7 @@ A settings object cannot hold a connection, so the owner of one (server.py, a te
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -159,6 +159,15 @@ class Mailbox:
         for request, message in zip(listed, ids, strict=True):
             if message is not None:
                 self._out[message] = (replace(request, parts={}), now, now + seconds)
+
+    def adopt(self, what: str, clients: Collection[int], t: int) -> set[int]:
+        """Let questions that these clients have not answered yet belong to round t; returns those clients."""
+        found = set[int]()
+        for message, (request, sent, until) in self._out.items():
+            if request.what == what and request.client is not None and request.client in clients:
+                self._out[message] = (replace(request, t=t), sent, until)
+                found.add(request.client)
+        return found
 
     def collect(self) -> list[Delivery]:
         """The answers that have arrived since; messages that can have no answer any more are given up."""

@@ -22,7 +22,7 @@ from turnout.machine.files import write_whole
 from turnout.running.records.records import Records
 
 ANSWER_SECONDS = 300.0  # for a command of Flower's, or a SuperLink: a few are enough unless the machine is busy
-SUPERLINK = "turnout.deploy.superlink"  # the module that runs Flower's
+SUPERLINKS = ("turnout.deploy.shortcuts", "flower-superlink")  # the module that runs Flower's, and Flower's own
 LOOK = 1.0  # seconds between two looks
 SUPERLINK_PID = "superlink.pid"  # in the server's working folder
 DEATHS = 3  # in the same round, after which a run is not restarted
@@ -125,6 +125,7 @@ class ServerPlace:
     any_node      whether nodes may connect whose keys are not registered
     in_memory     the SuperLink keeps nothing on disk: many times faster with hundreds of devices, but if it dies it
                   has forgotten its nodes, which connect again as new ones
+    shortcuts     whether SuperLink and server take those of shortcuts.py
     """
 
     app: Path
@@ -134,6 +135,7 @@ class ServerPlace:
     certificates: Path | None = None
     any_node: bool = False
     in_memory: bool = False
+    shortcuts: bool = False
 
     @property
     def address(self) -> str:
@@ -152,8 +154,10 @@ class ServerPlace:
             files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.crt", "--ssl-keyfile": "server.key"}
             secure = [word for option, name in files.items() for word in (option, str(self.certificates / name))]
             secure += [] if self.any_node else ["--enable-supernode-auth"]
+        short, stock = SUPERLINKS
+        start = [sys.executable, "-m", short] if self.shortcuts else [program(stock)]
         command = [
-            sys.executable, "-m", SUPERLINK, *secure, "--disable-runtime-dependency-installation",
+            *start, *secure, "--disable-runtime-dependency-installation",
             *kept, "--host", self.host, "--port", str(self.port),
         ]  # fmt: skip
         return Process("SuperLink", command, self.work / "superlink.log", self.environment)
@@ -195,9 +199,10 @@ class ServerPlace:
         raise UserError(f"the SuperLink does not start: look at {superlink.log}")
 
 
-def device_process(files: Sequence[Path], log: Path) -> Process:
+def device_process(files: Sequence[Path], log: Path, shortcuts: bool = False) -> Process:
     """`turnout device run` of devices' files, which ends when the connection is lost."""
     command = [sys.executable, "-m", "turnout", "device", "run", *map(str, files), "--once"]
+    command += ["--shortcuts"] if shortcuts else []
     return Process(files[0].stem, command, log, {"OMP_NUM_THREADS": "1"})
 
 
@@ -254,11 +259,12 @@ class Serving:
 
     def _end_orphans(self) -> None:
         """End processes of an earlier server of this folder that was killed."""
-        for file, word in ((self.place.work / SUPERLINK_PID, SUPERLINK), (beside(self.out, PID), "flwr-serverapp")):
+        superlink, run = self.place.work / SUPERLINK_PID, beside(self.out, PID)
+        for file, words in ((superlink, SUPERLINKS), (run, ("flwr-serverapp",))):
             pid = _number_in(file)
             if pid is None:
                 continue
-            if word in _seen(pid, "cmdline", "command"):
+            if any(word in _seen(pid, "cmdline", "command") for word in words):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
                 while alive(pid):
@@ -269,6 +275,7 @@ class Serving:
         try:
             known = "" if self.keys is None else self.keys.absolute()
             config = f'experiment="{self.experiment.absolute()}" out="{self.out.absolute()}" keys="{known}"'
+            config += " shortcuts=true" * self.place.shortcuts
             self.run = str(self.place.flwr("run", str(self.place.app), "here", "--run-config", config)["run-id"])
             self.say(f"Flower's run {self.run} has begun")
         except NoAnswer as error:  # it may begin all the same; if it does not, it is submitted again

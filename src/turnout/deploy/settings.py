@@ -44,7 +44,7 @@ class Flower:
     least: int = 1
     close_at: float = 1.0
     round_seconds: float = 600.0
-    request_seconds: float = 20.0
+    request_seconds: float = 60.0
     vanish_after: float = 0.0
     server_data: bool = False
     most_bytes: int = 1 << 30
