@@ -49,12 +49,12 @@ class Stale(Attack):
 
 
 ATTACKS = {
-    "nobody": None,
+    "no attacker": None,
     "sign flip": lambda: to.attacks.SignFlip(4.0),
     "mean − sd · sign": lambda: to.attacks.Opposed(1.0),
     "inner product": lambda: to.attacks.InnerProduct(1.0),
     "stale": Stale,
-    "friends, nobody": None,
+    "friends, no attacker": None,
     "friends, hostile friend": lambda: to.attacks.FalseFriend(4.0),
 }
 

@@ -172,7 +172,7 @@ def test_spreadsheets_leave_marks_that_do_not_matter(tmp_path: Path) -> None:
         ("0,1,1\n0,7,1\n", r"line 3: unknown client '7'; the data has clients 0..4"),
         ("0,1,1\n0,porch,1\n", r"line 3: unknown client 'porch'; the clients of this data have no names"),
         ("0,1,1\n0,-1,1\n", r"line 3: unknown client '-1'"),
-        ("0,1,1\n0,01,1\n", r"written in two ways"),
+        ("0,1,1\n0,01,1\n", r"unknown client '01'"),
     ],
 )
 def test_clients_the_data_does_not_have_are_refused(tmp_path: Path, text: str, says: str) -> None:

@@ -12,11 +12,10 @@ import torch.distributed
 
 import turnout as to
 from turnout.deploy import processes
-from turnout.deploy.processes import SUPERLINK, SUPERLINK_PID, Process, ServerPlace, Serving
+from turnout.deploy.processes import SUPERLINK_PID, SUPERLINKS, Process, ServerPlace, Serving
 from turnout.errors import UserError
-from turnout.running.folder import file_name, held
+from turnout.running.folder import file_name
 from turnout.running.plan import planned_runs
-from turnout.running.state import interrupt
 from turnout.runtimes.processes import start_ranks
 
 AS_ON_WINDOWS = """
@@ -58,7 +57,7 @@ def test_processes_of_a_killed_server_are_found_without_proc(tmp_path: Path, mon
     monkeypatch.setattr(processes, "PROC", tmp_path / "no-proc")
     serving = Serving(ServerPlace(tmp_path / "app", tmp_path / "work"), tmp_path / "e.toml", tmp_path / "run")
     (tmp_path / "work").mkdir()
-    for words, ended in (([SUPERLINK], True), (["another program"], False)):
+    for words, ended in (([SUPERLINKS[0]], True), (["another program"], False)):
         orphan = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", *words])
         try:
             (tmp_path / "work" / SUPERLINK_PID).write_text(str(orphan.pid))
@@ -72,17 +71,9 @@ def test_processes_of_a_killed_server_are_found_without_proc(tmp_path: Path, mon
             orphan.wait()
 
 
-def test_a_run_on_windows_is_interrupted_only_where_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """There `os.kill` ends a process at once, whichever signal is given."""
-    with held(tmp_path):
-        monkeypatch.setattr(sys, "platform", "win32")
-        with pytest.raises(UserError, match="press Ctrl-C where it was started"):
-            interrupt(tmp_path)
-
-
 def test_a_torch_that_cannot_start_processes_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(torch.distributed, "TCPStore")
-    with pytest.raises(UserError, match="torch cannot start several processes here"):
+    with pytest.raises(UserError, match="torch cannot start processes"):
         start_ranks(2)
 
 

@@ -86,7 +86,7 @@ def test_numbers_of_a_log_are_those_of_clients_without_names(tmp_path: Path) -> 
         fewer = log_of(tmp_path, ("0", "1", "2"), mode=mode).tied_to_clients(enrolled(2), 1)
         assert works(fewer, 2) == [0.1, 0.2]
         assert "2 of 3 clients in the log own data: '2' (line 4) does not" in fewer.match.sentence()
-        more = log_of(tmp_path, ("0", "02", "1"), mode=mode).tied_to_clients(enrolled(9), 1)
+        more = log_of(tmp_path, ("0", "2", "1"), mode=mode).tied_to_clients(enrolled(9), 1)
         assert works(more, 3) == [0.1, 0.3, 0.2]
         assert "6 of the data's 9 clients are not in the log" in more.match.sentence()
         assert more.match.is_partial == (mode != "replay")  # in a replay, no row means not asked

@@ -85,7 +85,10 @@ COMMANDS = {
     "report": Command("turnout.cli.seeing:report", "Write the report of a folder again.", "turnout.view"),
     "check": Command("turnout.cli.seeing:check", "Verify a run's files."),
     "predict": Command("turnout.cli.exporting:predict", "Predict the rows of a table with a run's model."),
-    "export": Command("turnout.cli.exporting:export", "Write a trained model, a model card, records, or a Flower app."),
+    "export": Command(
+        "turnout.cli.exporting:export",
+        "Write a run's model, card or records, or a Flower app.",
+    ),
     "init": Command("turnout.cli.looking:init", "Write an experiment file to start from."),
     "data": Command("turnout.cli.looking:data", "Show where data files are searched for."),
     "fleet": Command("turnout.cli.fleet:fleet", "Read a fleet's log and describe who turns up when.", "turnout.fleet"),

@@ -53,7 +53,7 @@ def export(
     flower_app: FlowerApp = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Write a run's trained model, a model card, its records, or an experiment as a Flower app.
+    """Write a run's model, card or records, or a Flower app.
 
     The model needs neither the training data nor, except for .safetensors, this library. The weights alone
     (.safetensors) do not need the model's class either; a program needs it, and --module names it where the run's

@@ -65,7 +65,7 @@ class Synthetic:
 
     def __post_init__(self) -> None:
         check_settings(self, alpha="[0, inf)", beta="[0, inf)")  # standard deviations
-        check_settings(self, clients="[1, inf)", dimension="[1, inf)", classes="[2, inf)")
+        check_settings(self, clients="[1, inf)", dimension="[1, inf)", classes="[2, 1000000]")  # each has a name
         check_test_share(self.test_share)
 
     def load(self, seed: int = 0, data_dir: Path | None = None) -> Pooled | Generated:

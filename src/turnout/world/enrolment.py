@@ -95,7 +95,7 @@ class ClientNames:
         """
         if isinstance(client, str) and self.names is not None:
             return self._number_of.get(client)
-        if isinstance(client, str) and not re.fullmatch("0|[1-9][0-9]{0,17}", client):  # "03" is not client 3
+        if isinstance(client, str) and not re.fullmatch("0|[1-9][0-9]{0,18}", client):  # "03" is not client 3
             return None
         limit = 2**62 if self.clients is None else self.clients
         return int(client) if 0 <= int(client) < limit else None
