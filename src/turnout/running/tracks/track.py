@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ DATABASE = 2 << 20  # bytes of the cache of the database that has the records
 ROW = 900  # bytes of a client's record of a round while it is written: about fifteen numbers as objects
 
 
-class Track:
+class Track(ABC):
     """A way of federating, prepared for one experiment. Its state is private; `pack` makes a tree of it.
 
     experiment   as prepared
@@ -71,33 +72,37 @@ class Track:
         """The description of the data in a run folder, so that the model can be used without the data."""
         return described(replace(self.enrolment, clients=self.clients, names=self.names), self.fingerprint)
 
+    @abstractmethod
     def headline(self) -> str:
         """The size of the federation: "50 clients, 610 shared parameters"."""
-        raise NotImplementedError
 
+    @abstractmethod
     def begin(self) -> Any:
         """The state before the first round."""
-        raise NotImplementedError
 
+    @abstractmethod
     def round(self, state: Any, t: int) -> tuple[Any, RoundRecord]:
-        raise NotImplementedError
+        """One round: the next state, and its record."""
 
+    @abstractmethod
     def evaluate(self, state: Any, t: int) -> Evaluation:
-        raise NotImplementedError
+        """The metrics of the model after a round."""
 
+    @abstractmethod
     def module(self, state: Any, client: int | None) -> nn.Module:
         """The trained model, or one client's own, as an ordinary module."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pack(self, state: Any) -> State:
-        raise NotImplementedError
+        """The state as a tree for a checkpoint."""
 
+    @abstractmethod
     def unpack(self, tree: State) -> Any:
-        raise NotImplementedError
+        """The state from such a tree."""
 
+    @abstractmethod
     def memory(self) -> dict[str, int]:
         """An estimate of the bytes the run needs: the largest pieces by name."""
-        raise NotImplementedError
 
 
 class TrackModule(Protocol):
