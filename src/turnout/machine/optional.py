@@ -1,9 +1,12 @@
-"""Libraries that only some features need, imported when they are used."""
+"""Other packages: libraries that only some features need, and what installed packages announce."""
 
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
+from importlib.metadata import EntryPoint, distributions
+from pathlib import Path
 from typing import Any
 
 from turnout.errors import UserError
@@ -26,3 +29,17 @@ def optional(module: str, what: str, extra: str) -> Any:
         raise UserError(f"{what} needs {name}, which is not installed: pip install 'turnout[{extra}]'") from error
     except (ImportError, OSError) as error:  # a shared library of the system that it needs
         raise UserError(f"{what} needs {module.partition('.')[0]}, which cannot be loaded here: {error}") from error
+
+
+def announced(group: str) -> list[EntryPoint]:
+    """The entry points of installed packages in a group; nothing of them is loaded.
+
+    The current folder is searched for modules, but a package's description that lies in it does not mean that the user
+    has installed the package.
+    """
+    elsewhere = [path for path in sys.path if path and Path(path).resolve() != Path.cwd()]
+    found: dict[str, list[EntryPoint]] = {}
+    for package in distributions(path=elsewhere):
+        if entries := list(package.entry_points.select(group=group)):
+            found.setdefault(package.name, entries)
+    return [entry for entries in found.values() for entry in entries]

@@ -189,7 +189,7 @@ def start_ranks(size: int) -> Ranks:
     except RuntimeError as error:
         raise UserError(f"processes cannot be connected ({str(error).splitlines()[0][:160]}): {FEW_FILES}") from error
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    command = [sys.executable, "-m", "turnout.runtimes.processes", str(store.port)]
+    command = [sys.executable, "-P", "-m", "turnout.runtimes.processes", str(store.port)]
     others = [
         subprocess.Popen([*command, str(rank), str(size)], stdin=subprocess.PIPE, stdout=sys.stderr, env=environment)
         for rank in range(1, size)

@@ -16,8 +16,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turnout.data.federation import DataSpec
@@ -26,6 +25,7 @@ from turnout.data.sizes import Sizes
 from turnout.errors import UserError, lacking, nearest, plain
 from turnout.experiment import AlgorithmSpec
 from turnout.layout import Predicate
+from turnout.machine.optional import announced
 from turnout.models.layers import ModelSpec
 from turnout.parts.aggregation import Aggregation
 from turnout.parts.closing import Closing
@@ -138,7 +138,7 @@ def kind_names(role: Any) -> list[str]:
 def installed_parts() -> dict[str, dict[str, str]]:
     """The dotted paths of installed packages' kinds, by role and kind; nothing of the packages is imported."""
     found: dict[str, dict[str, str]] = {name: {} for name in ROLE_NAMES.values()}
-    for entry in entry_points(group="turnout.parts"):
+    for entry in announced("turnout.parts"):
         role, _, kind = entry.name.partition(".")
         if role in found and kind:
             found[role][kind] = entry.value
@@ -172,7 +172,7 @@ def find(role: Any, kind: str, path: str, code: Code) -> Any:
         known = [f"it is a kind of {other}" for other in others] + [nearest(kind, [*kind_names(role), *installed])]
         raise UserError(f"{path}: there is no {ROLE_NAMES[role]} of kind {kind!r}: {'; '.join(known)}")
     if dotted in installed.values():
-        code = code.but_allow(dotted.partition(":")[0].partition(".")[0])
+        code = replace(code, allow=code.allow | {dotted.partition(":")[0].partition(".")[0]})
     return code.named(dotted, path)
 
 
