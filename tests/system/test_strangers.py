@@ -508,6 +508,7 @@ def test_a_package_that_lies_in_the_current_folder_is_not_installed(
     [
         (["-P", "-m", "turnout"], 'kind = "processes", number = 2'),  # -P: as the installed command
         (["-m", "turnout"], 'kind = "in-process"'),
+        pytest.param(["-P", "-m", "turnout"], 'kind = "ray", workers = 1', marks=pytest.mark.slow),
     ],
 )
 def test_a_folder_that_holds_a_torch_is_safe_to_run_in(start: list[str], runtime: str, tmp_path: Path) -> None:

@@ -43,3 +43,9 @@ def announced(group: str) -> list[EntryPoint]:
         if entries := list(package.entry_points.select(group=group)):
             found.setdefault(package.name, entries)
     return [entry for entries in found.values() for entry in entries]
+
+
+def search_here_last() -> None:
+    """Search the current folder for modules after the libraries, so that nothing in it stands in for one."""
+    here = str(Path.cwd())
+    sys.path[:] = [*(path for path in sys.path if path and str(Path(path).resolve()) != here), here]

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from turnout.errors import UserError
-from turnout.machine.optional import optional
+from turnout.machine.optional import optional, search_here_last
 from turnout.machine.threads import cores
 from turnout.runtimes.crew import Hand, RemoteWorkers, WorkerLost
 from turnout.runtimes.wire import read_tree, write_tree
@@ -157,6 +157,7 @@ class RayHand:
     """A `Hand` as an actor: arrays come and go. It is made anew for every run."""
 
     def __init__(self) -> None:
+        search_here_last()
         self.run = ""
         self.hand: Hand
 
@@ -201,7 +202,9 @@ def connect(ray: Any, settings: Settings) -> bool:
     here = {} if settings.address else {"include_dashboard": False, "num_cpus": max(wanted, cores())}
     try:
         with _quietly():
-            ray.init(settings.address or "local", log_to_driver=False, logging_level="ERROR", **here)
+            # Ray lets workers search the driver's folder first; with this they have loaded their libraries before.
+            first = {"worker_process_setup_hook": "turnout.runtimes.ray.RayHand"}
+            ray.init(settings.address or "local", log_to_driver=False, logging_level="ERROR", runtime_env=first, **here)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UserError(NO_CLUSTER.format(settings.address, short(error))) from error
     return True
