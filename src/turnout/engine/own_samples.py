@@ -15,7 +15,6 @@ from torch import Tensor
 
 from turnout.engine.batches import Batch
 from turnout.engine.gradients import Gradients
-from turnout.inputs import trimmed
 from turnout.machine.memory import to_device
 from turnout.rng import keys
 from turnout.types import Samples, Tensors
@@ -57,7 +56,7 @@ class OwnSamples:
             some = slice(first, first + size)
             row_cB, real_cB = to_device(self.row_cm[:, some], device), self.real_cm[:, some]
             mask_cB = None if bool(real_cB.all()) else to_device(real_cB, like.device, like.dtype)
-            yield Batch(trimmed(self.pool.x[row_cB]), self.pool.y[row_cB], mask_cB, None, training=False)
+            yield Batch(*self.pool.at(row_cB), mask_cB, None, training=False)
 
     def count(self, like: Tensor) -> Tensor:
         """How many samples each client has here [c, 1]."""
