@@ -24,14 +24,14 @@ from turnout.data import Digits
 from turnout.data.partition import Classes, Clustered
 from turnout.errors import UserError, nearest
 from turnout.experiment import Algorithm, Evaluate, Experiment, World
-from turnout.machine.optional import announced
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
+from turnout.parts.substitution.base import Stale
 from turnout.parts.substitution.friends import Friends
-from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.baselines import Proximal
 from turnout.parts.terms.control_variates import Scaffold
 from turnout.parts.weighting import ByShare, ByWork
+from turnout.suggestions import announced
 from turnout.world.participation import GroupDropout, Traces
 
 Recipe = Callable[..., Experiment | dict[str, Experiment]]

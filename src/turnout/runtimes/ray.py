@@ -12,17 +12,18 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from turnout.errors import UserError
-from turnout.machine.optional import optional, search_here_last
+from turnout.errors import UserError, optional
 from turnout.machine.threads import cores
 from turnout.runtimes.crew import Hand, RemoteWorkers, WorkerLost
 from turnout.runtimes.wire import read_tree, write_tree
@@ -157,7 +158,8 @@ class RayHand:
     """A `Hand` as an actor: arrays come and go. It is made anew for every run."""
 
     def __init__(self) -> None:
-        search_here_last()
+        here = str(Path.cwd())
+        sys.path[:] = [*(path for path in sys.path if path != here), here]
         self.run = ""
         self.hand: Hand
 

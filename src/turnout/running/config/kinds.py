@@ -25,7 +25,6 @@ from turnout.data.sizes import Sizes
 from turnout.errors import UserError, lacking, nearest, plain
 from turnout.experiment import AlgorithmSpec
 from turnout.layout import Predicate
-from turnout.machine.optional import announced
 from turnout.models.layers import ModelSpec
 from turnout.parts.aggregation import Aggregation
 from turnout.parts.closing import Closing
@@ -40,7 +39,7 @@ from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
 from turnout.running.config.dotted import Code
 from turnout.settings import RuntimeSpec
-from turnout.suggestions import kinds_in
+from turnout.suggestions import announced, kinds_in
 from turnout.tasks import TaskSpec
 from turnout.world.attacks import Attack
 from turnout.world.devices import Devices
