@@ -5,10 +5,9 @@ Shape letters: c clients of a chunk, B batch, k dropout layers.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from turnout.engine.dropout import with_addressed_dropout
 from turnout.engine.recurrent import gru, lstm
 from turnout.engine.stacked import attention, conv2d
-from turnout.layout import Layout
+from turnout.layout import Layout, copied
 from turnout.tasks import PerSample, scores_of
 from turnout.types import Tensors
 
@@ -55,6 +54,7 @@ class Network:
     loss           of each sample
     dropout_keys   names of the buffers that hold the dropout keys
     draws          whether training also draws from torch's own generator, inside the forward pass
+    rounded        the type that the module computes in, if not that of the clients' weights: these are kept exact
     """
 
     module: nn.Module
@@ -62,15 +62,18 @@ class Network:
     loss: PerSample
     dropout_keys: tuple[str, ...] = ()
     draws: bool = False
+    rounded: torch.dtype | None = None
 
     @classmethod
-    def of(cls, module: nn.Module, layout: Layout, loss: PerSample) -> Network:
-        prepared, names = with_addressed_dropout(copy.deepcopy(module))
-        return cls(prepared, layout, loss, names)
+    def of(cls, module: nn.Module, layout: Layout, loss: PerSample, rounded: torch.dtype | None = None) -> Network:
+        prepared, names = with_addressed_dropout(copied(module))
+        for parameter in prepared.parameters() if rounded is not None else ():  # tables of sines and the like stay
+            parameter.data = parameter.data.to(rounded)
+        return cls(prepared, layout, loss, names, rounded=rounded)
 
     def twin(self) -> Network:
         """A copy for another thread (modules are not thread-safe)."""
-        return Network(copy.deepcopy(self.module), self.layout, self.loss, self.dropout_keys, self.draws)
+        return replace(self, module=copied(self.module))
 
     def output(self, flat_P: Tensor, states: Tensors, x: Tensor) -> Tensor:
         """The module's scores of samples with these parameters and states.
@@ -82,10 +85,19 @@ class Network:
 
     def scores(self, x: Tensor, tensors: Tensors | None = None) -> Tensor:
         """The module's scores of samples; `tensors` replace its own parameters and buffers."""
-        return scores_of(self.module(x) if tensors is None else functional_call(self.module, tensors, (x,)))
+        if self.rounded is None:
+            return scores_of(self.module(x) if tensors is None else functional_call(self.module, tensors, (x,)))
+        names = {slot.name for slot in self.layout.slots}
+        own = {n: v.to(self.rounded) if n in names else v for n, v in (tensors or {}).items()}
+        return scores_of(functional_call(self.module, own, (self.round(x),)) if own else self.module(self.round(x))).float()
+
+    def round(self, x: Tensor) -> Tensor:
+        """Samples in the type that the module computes in."""
+        return x if self.rounded is None or not x.is_floating_point() else x.to(self.rounded)
 
     def first_weights(self) -> Tensor:
-        return self.layout.pack(dict(self.module.named_parameters()))
+        found = self.layout.pack(dict(self.module.named_parameters()))
+        return found if self.rounded is None else found.float()
 
     def first_states(self) -> Tensors:
         return {name: value for name, value in self.module.named_buffers() if name in self.layout.states}

@@ -3,6 +3,7 @@
 Read layers.py first; published.py has the papers' networks for pictures as settings of it.
 """
 
+from turnout.models.adapters import Adapted, LoRA
 from turnout.models.layers import CNN, MLP, Logistic, Model, ModelSpec
 from turnout.models.published import (
     animals_cnn,
@@ -20,7 +21,7 @@ from turnout.models.residual import ResNet, resnet50
 from turnout.suggestions import kinds_in
 
 __all__ = [
-    "CNN", "MLP", "CharacterLSTM", "Logistic", "Model", "ModelSpec", "ResNet", "SentenceLSTM", "animals_cnn",
+    "CNN", "MLP", "Adapted", "CharacterLSTM", "LoRA", "Logistic", "Model", "ModelSpec", "ResNet", "SentenceLSTM", "animals_cnn",
     "digits_cnn", "fdms_cifar_cnn", "fdms_mnist_cnn", "mcmahan_cnn", "mtfl_cifar_cnn", "mtfl_mnist_mlp",
     "pfl_cifar_cnn", "resnet50", "vgg11",
 ]  # fmt: skip

@@ -30,7 +30,7 @@ from turnout.engine.backprop import loss_by_hand
 from turnout.engine.job import Job, plain_sgd
 from turnout.engine.network import Network
 from turnout.engine.train import order_bytes
-from turnout.engine.trainers import make_trainer
+from turnout.engine.trainers import base_type, make_trainer
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, states_to_send
 from turnout.experiment import Algorithm
@@ -58,7 +58,8 @@ class ClientPool:
         states = {n: v.to(place.dtype) if v.is_floating_point() else v for n, v in first.states.items()}
         module = first.module.to(place.device, place.dtype)
         self.model = Model(module, first.layout, first.flat_P.to(place.dtype), states)
-        self.network = Network.of(self.model.module, self.model.layout, self.task.loss)
+        rounded = base_type(experiment.runtime.compute, module)
+        self.network = Network.of(self.model.module, self.model.layout, self.task.loss, rounded)
         self.drop_single = self.network.has_batch_statistics()
         self.probes = self.evaluate.recovery or self.evaluate.gradients or self.evaluate.activations
         rows = initial_rows(first.layout, self.model.flat_P, states, algorithm)
