@@ -11,7 +11,7 @@ turnout     a whole round of the library: train, weigh, sum, step
 --peers     two ways of other systems, re-enacted in plain torch with the same decoder: "one by one" (pfl: one base,
             users one after another, adapters swapped) and "base per client" (FlowerTune: every message builds the
             model and loads the base from a file); 8 clients each, scaled to the number of clients
---size      dry (to try this file), tiny (4 layers of 256, 64 tokens), 126M (12 layers of 768) or 1B (18 layers of 2,048)
+--size      tiny (4 layers of 256, 64 tokens), 126M (12 layers of 768) or 1B (18 layers of 2,048)
 """
 
 from __future__ import annotations
@@ -48,7 +48,12 @@ class Size:
     length: int
 
 
-SIZES = {"dry": Size(2, 32, 2, 64, 8), "tiny": Size(4, 256, 4, 4096, 64), "126M": Size(12, 768, 12, 52_000, 128), "1B": Size(18, 2048, 16, 52_000, 128)}
+SIZES = {
+    "dry": Size(2, 32, 2, 64, 8),
+    "tiny": Size(4, 256, 4, 4096, 64),
+    "126M": Size(12, 768, 12, 52_000, 128),
+    "1B": Size(18, 2048, 16, 52_000, 128),
+}
 
 
 class Block(nn.Module):
@@ -61,7 +66,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.before(x)
-        q, k, v = (f(h).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            f(h).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q_proj, self.k_proj, self.v_proj)
+        )
         h = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o_proj(h.transpose(1, 2).flatten(2))
         return x + self.down(functional.gelu(self.up(self.after(x))))
@@ -118,7 +125,9 @@ def make_decoder(size: Size, device: str, dtype: torch.dtype) -> Decoder:
 
 
 def texts(size: Size, clients: int) -> Tensor:
-    return torch.randint(0, size.words, (clients * STEPS * TEXTS, size.length + 1), generator=torch.Generator().manual_seed(1))
+    return torch.randint(
+        0, size.words, (clients * STEPS * TEXTS, size.length + 1), generator=torch.Generator().manual_seed(1)
+    )
 
 
 def plain_steps(model: nn.Module, own: list[nn.Parameter], batches: list[Tensor]) -> None:

@@ -258,7 +258,9 @@ class Looped:
         with seeded(address, flat_P.device):
             loss = self.network.loss(self.network.scores(x), y).mean()
             found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        grads = [g if g is None or self.network.rounded is None else g.to(flat_P.dtype) for g in found]
+        grads: list[Tensor | None] = [
+            g if g is None or self.network.rounded is None else g.to(flat_P.dtype) for g in found
+        ]
         for name in self.network.layout.states:
             states[name][i] = buffers[name]
         return grads, loss.detach()
@@ -267,7 +269,10 @@ class Looped:
         losses = []
         for i in range(flat_cP.shape[0]):
             grads, loss = self._one(flat_cP[i], states, batch, i)
-            filled = [torch.zeros_like(p, dtype=flat_cP.dtype) if g is None else g for p, g in zip(self._parameters, grads, strict=True)]
+            filled = [
+                torch.zeros_like(p, dtype=flat_cP.dtype) if g is None else g
+                for p, g in zip(self._parameters, grads, strict=True)
+            ]
             torch.cat([g.reshape(-1) for g in filled], out=out_cP[i])
             losses.append(loss)
         return torch.stack(losses)

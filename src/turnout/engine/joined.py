@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from types import MethodType
+from functools import partial
 from typing import Any
 
 import torch
@@ -75,9 +75,7 @@ Form = Callable[[Clients, dict[str, str], Any, Tensor], Tensor]  # (clients, nam
 
 
 def _linear(clients: Clients, own: dict[str, str], layer: nn.Linear, x: Tensor) -> Tensor:
-    rows, bias = clients.rows(x), layer.bias
-    if "bias" in own:
-        bias = clients.tensors[own["bias"]].unsqueeze(1)
+    rows, bias = clients.rows(x), clients.tensors[own["bias"]].unsqueeze(1) if "bias" in own else layer.bias
     if "weight" not in own:
         y = functional.linear(rows, layer.weight)
         y = y if bias is None else y + bias
@@ -103,7 +101,9 @@ def _norm(clients: Clients, own: dict[str, str], layer: nn.LayerNorm | nn.RMSNor
 def _embedding(clients: Clients, own: dict[str, str], layer: nn.Embedding, x: Tensor) -> Tensor:
     if layer.max_norm is not None or layer.padding_idx is not None:
         raise RuntimeError("an embedding with max_norm or padding_idx has no form for several clients")
-    index = x.reshape(clients.number, -1) + layer.num_embeddings * torch.arange(clients.number, device=x.device)[:, None]
+    index = (
+        x.reshape(clients.number, -1) + layer.num_embeddings * torch.arange(clients.number, device=x.device)[:, None]
+    )
     return functional.embedding(index, clients.tensors[own["weight"]].flatten(0, 1)).view(*x.shape, layer.embedding_dim)
 
 
@@ -170,12 +170,8 @@ class Joined:
         self.network, self.clients = network, Clients()
         self.module = copied(network.module)
         for path, (form, own) in forms.items():
-            layer, clients = self.module.get_submodule(path), self.clients
-
-            def forward(self: nn.Module, x: Tensor, *rest: Any, form: Form = form, own: Any = own) -> Tensor:
-                return form(clients, own, self, x)
-
-            layer.forward = MethodType(forward, layer)  # type: ignore[method-assign]
+            layer = self.module.get_submodule(path)
+            layer.forward = partial(form, self.clients, own, layer)
 
     def _scores(self, weights: Tensors, keys: Tensors, x: Tensor, training: bool) -> Tensor:
         """The scores of samples [c, B, ...] by each client's own weights [c, ...], for all in one dimension."""
@@ -192,8 +188,9 @@ class Joined:
         leaves = {n: v.data.requires_grad_() for n, v in self.network.layout.views(flat_cP).items()}
         keys = self.network.keyed(batch.keys_ck) if batch.training else {}
         with torch.enable_grad():
-            scores = self._scores(leaves, keys, batch.x, batch.training)
-            loss_cB = self.network.loss(scores, batch.y.flatten(0, 1)).view(batch.y.shape[:2])
+            # scores have no name: those of a large vocabulary are freed before the backward pass
+            loss_B = self.network.loss(self._scores(leaves, keys, batch.x, batch.training), batch.y.flatten(0, 1))
+            loss_cB = loss_B.view(batch.y.shape[:2])
             loss_c = loss_cB.mean(1) if batch.mask_cB is None else (loss_cB * shares(batch.mask_cB)).sum(1)
             found = torch.autograd.grad(loss_c.sum(), list(leaves.values()), allow_unused=True)
         self.clients.tensors = {}

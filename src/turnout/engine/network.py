@@ -89,7 +89,9 @@ class Network:
             return scores_of(self.module(x) if tensors is None else functional_call(self.module, tensors, (x,)))
         names = {slot.name for slot in self.layout.slots}
         own = {n: v.to(self.rounded) if n in names else v for n, v in (tensors or {}).items()}
-        return scores_of(functional_call(self.module, own, (self.round(x),)) if own else self.module(self.round(x))).float()
+        return scores_of(
+            functional_call(self.module, own, (self.round(x),)) if own else self.module(self.round(x))
+        ).float()
 
     def round(self, x: Tensor) -> Tensor:
         """Samples in the type that the module computes in."""

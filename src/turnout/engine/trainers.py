@@ -213,7 +213,7 @@ def base_type(settings: InProcess, module: nn.Module) -> torch.dtype | None:
         return None
     if all(parameter.requires_grad for parameter in module.parameters()):
         raise UserError(
-            f"runtime.base_precision = {settings.base_precision!r} is about frozen parameters, and this model has none: "
+            f"runtime.base_precision = {settings.base_precision!r} is for frozen parameters, and this model has none: "
             "leave it out, or put an adapter on the model (models.Adapted)"
         )
     if settings.precision == "float64":
@@ -293,7 +293,10 @@ def as_the_loop(gradients: Joined, network: Network, x: Tensor, y: Tensor) -> Gr
 
     They differ if a layer mixes samples, or if the model reads a trained weight outside of its layer.
     """
-    flat_cP, (loss, rounding) = network.first_weights().expand(2, -1).clone(), ROUNDING[network.rounded or torch.float32]
+    flat_cP, (loss, rounding) = (
+        network.first_weights().expand(2, -1).clone(),
+        ROUNDING[network.rounded or torch.float32],
+    )
     flat_cP += 0.1 * torch.randn(flat_cP.shape, generator=rng(0, "two clients")).to(flat_cP)  # B of an adapter is 0
     keys_ck = torch.arange(2 * len(network.dropout_keys), device=flat_cP.device).view(2, -1)
     batch = Batch(torch.stack([x, x.flip(0)]), torch.stack([y, y.flip(0)]), None, keys_ck)
@@ -310,7 +313,9 @@ def as_the_loop(gradients: Joined, network: Network, x: Tensor, y: Tensor) -> Gr
         if same and bool(near_c.all()) and all(torch.equal(own[name][0], states[name]) for name in own):
             return gradients
         reason = "it mixes samples, or reads a trained weight outside of its layer"
-    warnings.warn(f"the clients' samples cannot go through this model together, so it is slower: {reason}", stacklevel=2)
+    warnings.warn(
+        f"the clients' samples cannot go through this model together, so it is slower: {reason}", stacklevel=2
+    )
     return Vmapped(network)
 
 
