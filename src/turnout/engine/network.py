@@ -54,7 +54,7 @@ class Network:
     loss           of each sample
     dropout_keys   names of the buffers that hold the dropout keys
     draws          whether training also draws from torch's own generator, inside the forward pass
-    rounded        the type that the module computes in, if not that of the clients' weights: these are kept exact
+    rounded        the type of the module's parameters, if not that of the clients' weights: these are kept exact
     """
 
     module: nn.Module
@@ -67,8 +67,6 @@ class Network:
     @classmethod
     def of(cls, module: nn.Module, layout: Layout, loss: PerSample, rounded: torch.dtype | None = None) -> Network:
         prepared, names = with_addressed_dropout(copied(module))
-        for parameter in prepared.parameters() if rounded is not None else ():  # tables of sines and the like stay
-            parameter.data = parameter.data.to(rounded)
         return cls(prepared, layout, loss, names, rounded=rounded)
 
     def twin(self) -> Network:

@@ -169,6 +169,14 @@ class Place:
         """A tensor on this device; floats as this type of number."""
         return value.to(self.device, self.dtype) if value.is_floating_point() else value.to(self.device)
 
+    def put_module(self, module: nn.Module, rounded: torch.dtype | None = None) -> nn.Module:
+        """A module on this device, in place; its parameters as another type of number, if one is given."""
+        for parameter in module.parameters() if rounded is not None else ():
+            parameter.data = parameter.data.to(self.device, rounded)
+        for value in [*module.parameters(), *module.buffers()]:
+            value.data = value.data if value.dtype == rounded else self.put(value.data)
+        return module
+
     def put_all(self, tensors: Tensors) -> Tensors:
         return {name: self.put(value) for name, value in tensors.items()}
 
@@ -320,7 +328,10 @@ def as_the_loop(gradients: Joined, network: Network, x: Tensor, y: Tensor) -> Gr
 
 
 def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
-    """Bytes of one client's local step: its weights, and tensors that the forward pass saves for the backward pass."""
+    """Bytes of one client's local step: its weights, and tensors that the forward pass saves for the backward pass.
+
+    Of a model with a frozen base, which may have scores of a large vocabulary, also two temporary copies of these.
+    """
     total, common = 0, {storage(p) for p in network.module.parameters() if not p.requires_grad}  # held once
 
     def count(saved: Tensor) -> Tensor:
@@ -330,5 +341,7 @@ def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(count, count), ForClients():
         network.module.eval()
-        network.loss(network.scores(x), y).mean()
+        scores = network.scores(x)
+        network.loss(scores, y).mean()
+    total += 2 * scores.nbytes if common else 0
     return total + network.layout.width * x.element_size()

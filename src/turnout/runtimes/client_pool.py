@@ -56,9 +56,9 @@ class ClientPool:
         self.federation = setup.data.to(self.place.device)
         first, place = setup.model, setup.place  # first values stay in the memory of the CPU
         states = {n: v.to(place.dtype) if v.is_floating_point() else v for n, v in first.states.items()}
-        module = first.module.to(place.device, place.dtype)
+        rounded = base_type(experiment.runtime.compute, first.module)
+        module = place.put_module(first.module, rounded)
         self.model = Model(module, first.layout, first.flat_P.to(place.dtype), states)
-        rounded = base_type(experiment.runtime.compute, module)
         self.network = Network.of(self.model.module, self.model.layout, self.task.loss, rounded)
         self.drop_single = self.network.has_batch_statistics()
         self.probes = self.evaluate.recovery or self.evaluate.gradients or self.evaluate.activations
@@ -297,9 +297,12 @@ class ClientPool:
         some_C = torch.arange(min(self.federation.clients, LOOKED_AT))
         most_C = self.federation.examples(some_C).cpu().sort(descending=True).values[:cohort]
         alone = self.network.has_batch_statistics()
+        bases = {p.data_ptr(): p.nbytes for p in [*self.model.module.parameters(), *self.network.module.parameters()]
+                 if not p.requires_grad}  # fmt: skip
         return {
             "cohort": (int(matrices * layout.width + beside) * width + self.store.row_bytes) * cohort,
             "model": (COPIES + trainer.threads) * layout.width * width,
+            "base": sum(bases.values()),
             "training": trainer.step_bytes(cohort, algorithm.local.optimizer),
             "batches": order_bytes(most_C, algorithm.local, alone, trainer.threads),
             "client state": self.store.row_bytes * ever,
