@@ -69,7 +69,7 @@ def test_gradients_are_those_of_the_loop(adapter: to.LoRA, checkpoint: str) -> N
 
 def test_the_base_is_held_once() -> None:
     network = network_of(to.LoRA(rank=2))
-    twins = [network.module, network.twin().module, Joined(network).module, Joined(network).twin().network.module]
+    twins = [n.module for n in (network, network.twin(), Joined(network).joined, Joined(network).twin().network)]
     held = [{p.data_ptr() for p in twin.parameters() if not p.requires_grad} for twin in twins]
     assert held[0] == held[1] == held[2] == held[3]
     frozen = {name for name, p in network.module.named_parameters() if not p.requires_grad}

@@ -183,8 +183,10 @@ NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     (lambda s: s["algorithm.mixing"].personal and _lends(s), "leave it out with FedAMP"),
     (lambda s: _given("membership", "stand_in")(s) and not _lends(s), "set algorithm.substitution"),
     (
-        lambda s: s["algorithm.aggregation"] != to.aggregation.WeightedSum()
-        and s["algorithm.substitution"].func is to.substitution.Stale,
+        lambda s: (
+            s["algorithm.aggregation"] != to.aggregation.WeightedSum()
+            and s["algorithm.substitution"].func is to.substitution.Stale
+        ),
         "use Friends or Spread",
     ),
     (lambda s: _robust(s) and s["algorithm.mixing"].personal, "leave one of them out"),

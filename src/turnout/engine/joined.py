@@ -12,7 +12,7 @@ P parameters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,14 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from turnout.engine.batches import Batch, shares
+from turnout.engine.batches import Batch
 from turnout.engine.dropout import AddressedDropout, keep_mask
 from turnout.engine.gradients import ROOM
 from turnout.engine.kernels.graphs import GraphCache
 from turnout.engine.network import Network
-from turnout.layout import copied
 from turnout.models.adapters import lora_of
-from turnout.tasks import scores_of
 from turnout.types import Tensors
 
 
@@ -135,7 +133,7 @@ def per_client(network: Network) -> dict[str, tuple[Form, dict[str, str]]] | Non
 
     None if a layer has no such form.
     """
-    if network.has_batch_statistics():
+    if network.has_batch_statistics() or network.models_own:  # a model's own loss sees a sample at a time
         return None
     slots, found = {slot.name for slot in network.layout.slots}, dict[str, tuple[Form, dict[str, str]]]()
     first = {id(value): name for name, value in network.module.named_parameters()}  # of tied weights
@@ -168,30 +166,27 @@ class Joined:
         forms = per_client(network)
         assert forms is not None
         self.network, self.clients = network, Clients()
-        self.module = copied(network.module)
+        self.joined = network.twin()  # whose layers look up whose rows they are given
         for path, (form, own) in forms.items():
-            layer = self.module.get_submodule(path)
+            layer = self.joined.module.get_submodule(path)
             layer.forward = partial(form, self.clients, own, layer)
 
-    def _scores(self, weights: Tensors, keys: Tensors, x: Tensor, training: bool) -> Tensor:
-        """The scores of samples [c, B, ...] by each client's own weights [c, ...], for all in one dimension."""
-        if self.module.training != training:
-            self.module.train(training)
-        rounded = self.network.rounded
-        own = weights if rounded is None else {name: value.to(rounded) for name, value in weights.items()}
-        self.clients.number, self.clients.tensors = len(x), {**own, **keys}
-        scores = scores_of(self.module(self.network.round(x.flatten(0, 1))))
-        return scores if rounded is None else scores.float()
+    def _pass(self, weights: Tensors, batch: Batch, function: Callable[..., Tensor]) -> Tensor:
+        """A function of the network that is given all clients' samples in one dimension, unflattened again."""
+        module, clients = self.joined.module, batch.x.shape[0]
+        if module.training != batch.training:
+            module.train(batch.training)
+        self.clients.number, self.clients.tensors = clients, dict(self.network.round(weights) or {})
+        self.clients.tensors |= self.network.keyed(batch.keys_ck) if batch.training else {}
+        found = function(torch.flatten(batch.x, 0, 1), batch.y.flatten(0, 1))
+        return found.unflatten(0, batch.x.shape[:2])
 
     def _gradients(self, flat_cP: Tensor, batch: Batch) -> tuple[list[Tensor], Tensor]:
         # .data: other threads change other rows of the same matrix meanwhile, which autograd must not mistake for these
         leaves = {n: v.data.requires_grad_() for n, v in self.network.layout.views(flat_cP).items()}
-        keys = self.network.keyed(batch.keys_ck) if batch.training else {}
+        share_cB = self.network.shares(batch, flat_cP.dtype)
         with torch.enable_grad():
-            # scores have no name: those of a large vocabulary are freed before the backward pass
-            loss_B = self.network.loss(self._scores(leaves, keys, batch.x, batch.training), batch.y.flatten(0, 1))
-            loss_cB = loss_B.view(batch.y.shape[:2])
-            loss_c = loss_cB.mean(1) if batch.mask_cB is None else (loss_cB * shares(batch.mask_cB)).sum(1)
+            loss_c = (self._pass(leaves, batch, self.joined.losses) * share_cB).sum(1)
             found = torch.autograd.grad(loss_c.sum(), list(leaves.values()), allow_unused=True)
         self.clients.tensors = {}
         pairs = zip(found, leaves.values(), strict=True)
@@ -219,19 +214,19 @@ class Joined:
         clients, size = batch.x.shape[:2]
         each = max(1, min(size, ROOM[flat_cP.device.type] // (flat_cP.numel() * flat_cP.element_size())))
         for s in range(0, size, each):
-            x, y = (value[:, s : s + each] for value in (batch.x, batch.y))
-            alone = replace(batch, x=x.flatten(0, 1)[:, None], y=y.flatten(0, 1)[:, None], mask_cB=None, keys_ck=None,
-                            training=False)  # fmt: skip
-            grads, _ = self._gradients(flat_cP.repeat_interleave(x.shape[1], 0), alone)
+            x, y = (torch.flatten(value[:, s : s + each], 0, 1).unsqueeze(1) for value in (batch.x, batch.y))
+            alone = Batch(x, y, None, None, training=False)
+            grads, _ = self._gradients(flat_cP.repeat_interleave(len(x) // clients, 0), alone)
             square = torch.cat([grad.flatten(1) for grad in grads], 1).square_().unflatten(0, (clients, -1))
             if batch.mask_cB is not None:
                 square.mul_(batch.mask_cB[:, s : s + each, None])
             into_cP.add_(square.sum(1), alpha=scale)
 
     def outputs(self, flat_cP: Tensor, states: Tensors, x: Tensor) -> Tensor:
+        """The targets do not matter here."""
+        batch = Batch(x, torch.zeros(x.shape[:2], device=x.device), None, None, training=False)
         with torch.no_grad():
-            scores = self._scores(self.network.layout.views(flat_cP), {}, x, training=False)
-        return scores.unflatten(0, x.shape[:2])
+            return self._pass(self.network.layout.views(flat_cP), batch, lambda x, y: self.joined.scores(x))
 
     def twin(self) -> Joined:
         return Joined(self.network.twin())

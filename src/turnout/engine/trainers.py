@@ -27,6 +27,7 @@ from turnout.engine.kernels.native import NativeSteps
 from turnout.engine.network import ForClients, Network
 from turnout.engine.train import Trainer
 from turnout.errors import UserError
+from turnout.inputs import Inputs
 from turnout.machine.memory import free_bytes, keep_freed_memory
 from turnout.machine.threads import cores
 from turnout.machine.triton_tools import without_kernels
@@ -68,7 +69,7 @@ def make_trainer(
     """
     torch.set_num_threads(1)  # a pool of one worker works in this thread; beside a GPU waking others costs milliseconds
     cost = client_bytes(network, x, y)
-    gradients = pick_gradients(settings.engine, network, loss, x.is_cuda)
+    gradients = pick_gradients(settings.engine, network, None if isinstance(x, Inputs) else loss, x.is_cuda)
     if not isinstance(gradients, ByHand):  # hand-written layers draw only addressed numbers
         gradients = addressed_gradients(gradients, network, x)
     if isinstance(gradients, Joined):
@@ -307,7 +308,7 @@ def as_the_loop(gradients: Joined, network: Network, x: Tensor, y: Tensor) -> Gr
     )
     flat_cP += 0.1 * torch.randn(flat_cP.shape, generator=rng(0, "two clients")).to(flat_cP)  # B of an adapter is 0
     keys_ck = torch.arange(2 * len(network.dropout_keys), device=flat_cP.device).view(2, -1)
-    batch = Batch(torch.stack([x, x.flip(0)]), torch.stack([y, y.flip(0)]), None, keys_ck)
+    batch = Batch(torch.stack([x, torch.flip(x, [0])]), torch.stack([y, y.flip(0)]), None, keys_ck)
     found, wanted, states = torch.empty_like(flat_cP), torch.empty_like(flat_cP), network.first_states()
     own = {name: value.expand(2, *value.shape).clone() for name, value in states.items()}
     loop = Looped(network.twin())
@@ -341,7 +342,7 @@ def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(count, count), ForClients():
         network.module.eval()
-        scores = network.scores(x)
-        network.loss(scores, y).mean()
-    total += 2 * scores.nbytes if common else 0
+        network.losses(x, y).mean()
+    with torch.no_grad():
+        total += 2 * network.scores(x).nbytes if common else 0
     return total + network.layout.width * x.element_size()

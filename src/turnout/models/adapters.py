@@ -7,6 +7,7 @@ A `PeftModel` has the same structure and needs nothing of this but `lora_of`.
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import math
 from collections.abc import Mapping
@@ -150,6 +151,15 @@ class Adapted:
     base: Model
     adapter: LoRA = LoRA()
     checkpoint: str = ""
+
+    def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        """The base with the adapter; an experiment also builds a base that is a function (tracks/building.py)."""
+        if isinstance(self.base, nn.Module):
+            return self.around(copy.deepcopy(self.base))
+        build = getattr(self.base, "build", None)
+        if callable(build):
+            return self.around(build(input_shape, classes))
+        raise UserError(f"the base {self.base!r} is no spec and no module: use it in an experiment, or build it first")
 
     def around(self, base: nn.Module) -> nn.Module:
         """The base with the adapter in it, in place."""

@@ -36,20 +36,7 @@ class ModelSpec(Protocol):
         ...
 
 
-class AroundModel(Protocol):
-    """The promise of a spec that changes another model."""
-
-    @property
-    def base(self) -> Model:
-        """The other model."""
-        ...
-
-    def around(self, base: nn.Module) -> nn.Module:
-        """The module of the base, changed; the caller seeds torch's generator."""
-        ...
-
-
-Model = ModelSpec | AroundModel | nn.Module | Callable[..., nn.Module]  # any model that a user may give
+Model = ModelSpec | nn.Module | Callable[..., nn.Module]  # any model that a user may give
 
 
 def sequential(layers: Layers) -> nn.Sequential:

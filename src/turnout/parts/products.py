@@ -26,9 +26,9 @@ class ProductMean:
         M = B A + Σ_c w_c (B_c A_c - B A),    B A <- the best approximation of M of rank r,
 
     where averaging the factors apart gives (Σ w B_c)(Σ w A_c), which is another matrix. The approximation is found
-    without M itself: by QR of all factors side by side and a singular value decomposition of a core of their size. Of the
-    factors with this product, those are taken whose A is as large as before and turned as little as possible. What has
-    no pair of factors is summed as usual; where A is frozen (FFA-LoRA) the plain sum is exact already.
+    without M itself: by QR of all factors side by side and a singular value decomposition of a core of their size. Of
+    the factors with this product, those are taken whose A is as large as before and turned as little as possible. What
+    has no pair of factors is summed as usual; where A is frozen (FFA-LoRA) the plain sum is exact already.
 
     The record's `discarded_energy` is the share of M's squared singular values that the rank has no room for.
     """
