@@ -5,7 +5,8 @@ give another mean difference. How far they are apart is found by running seeds a
 the same bootstrap log and nothing else in common, so the covariance of their differences is the variance from log to
 log. It is added to the interval of the race; it does not shrink with more seeds, only with a longer log, in proportion
 to its rounds, which gives the number of rounds that would decide. Where all of the variance over seeds, taken as that
-of logs, leaves a candidate behind, no second runs are needed.
+of logs, leaves a candidate behind, no second runs are needed; the others get more seeds, and second runs, until they
+are behind for the fleet too.
 
 **Rare collapses.** Twelve seeds do not show what happens in 3 % of them. A run collapses if it diverges or ends less
 than half as good as the median run of its arm. The winner alone runs on, until the upper bound of Clopper and Pearson
@@ -22,7 +23,7 @@ from turnout.fleet.advice.race import ERROR, LOOKS, Arm, Race, Scores, mean
 from turnout.statistics import difference, share_at_most, t_quantile
 
 TOLERATED = 0.03  # of seeds that collapse: a candidate that may collapse more often is not called best
-MOST_AGAIN = 32  # seeds that are run a second time
+LOOKS_AGAIN = tuple(look for look in LOOKS if 12 <= look <= 64)  # seeds that are run a second time
 
 
 def upper_bound(collapses: int, seeds: int) -> float:

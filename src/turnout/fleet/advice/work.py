@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from turnout.fleet.advice.budget import (
 )
 from turnout.fleet.advice.candidates import STEPS, Candidate, Judge, rate_of, settings_of, with_rate
 from turnout.fleet.advice.cases import RaceCase
-from turnout.fleet.advice.certainty import MOST_AGAIN, SEEDS_NEEDED, Certainty, compared_over_logs
+from turnout.fleet.advice.certainty import LOOKS_AGAIN, SEEDS_NEEDED, Certainty, RivalGap, compared_over_logs
 from turnout.fleet.advice.levers import MOST_LEVER_SEEDS, Lever, pulled
 from turnout.fleet.advice.race import LOOKS, RATES, Arm, Race, Scores
 from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers
@@ -186,27 +187,28 @@ class AdviceWork:
     def certainty(self, race: Race, scores: Scores, rounds: int) -> Certainty:
         """Whether the candidate that is left would be ahead on another log of the fleet, and how often it collapses."""
         ahead = race.leader(scores)
-        rivals = [race.best_arm(n, scores) for n in race.names if n != ahead.candidate and n not in race.twins]
-        rivals = [
-            arm for arm in rivals if len(scores[arm]) >= LOOKS[0] and all(x > -1e300 for x in scores[arm].values())
-        ]
-        unsure = [a for a in rivals if not compared_over_logs(race, ahead, a, scores, {}, rounds).decides]
-        again: dict[Arm, Mapping[int, float]] = {}
-        if unsure:
-            most = min(MOST_AGAIN, max(len(scores[arm]) for arm in unsure))
-            trials = [
-                Trial(AGAIN, *arm, world, seed)
-                for seed, arm, world in product(range(most), (ahead, *unsure), self.worlds)
-                if seed < len(scores[arm])
-            ]
-            self._run(trials, f"{SURE}: second runs of {len(unsure) + 1} candidates", self.over(SURE))
-            again = dict(self._scores(AGAIN, (ahead, *unsure), self.cases))
-        gaps = [compared_over_logs(race, ahead, arm, scores, again, rounds) for arm in rivals]
+        others = [race.best_arm(n, scores) for n in race.names if n != ahead.candidate and n not in race.twins]
+        rivals = [arm for arm in others if all(map(math.isfinite, scores[arm].values()))]
+        gaps = self._gaps(race, ahead, rivals, rounds)
+        for look in LOOKS_AGAIN:
+            arms = [ahead, *(arm for arm, gap in zip(rivals, gaps, strict=True) if not gap.decides)]
+            if len(arms) == 1 or look > self.most_seeds:
+                break
+            twice = product(range(look), arms, self.worlds, (RACE, AGAIN))
+            trials = [Trial(part, *arm, world, seed) for seed, arm, world, part in twice]
+            if not self._run(trials, f"{SURE}: {len(arms)} candidates to seed {look}, twice", self.over(SURE)):
+                break
+            gaps = self._gaps(race, ahead, rivals, rounds)
         if not self._collapses(ahead):
             words = f"{SURE}: {ahead.candidate} to seed {SEEDS_NEEDED}"
             self._ran([ahead], min(self.most_seeds, SEEDS_NEEDED), words, self.over(SURE))
         seeds = len(self._scores(RACE, [ahead], self.cases)[ahead])
         return Certainty(ahead, gaps, self._collapses(ahead), seeds)
+
+    def _gaps(self, race: Race, ahead: Arm, rivals: Sequence[Arm], rounds: int) -> list[RivalGap]:
+        """The arm that is ahead compared with others over logs of the fleet, by all runs so far."""
+        scores, again = (self._scores(part, (ahead, *rivals), self.cases) for part in (RACE, AGAIN))
+        return [compared_over_logs(race, ahead, arm, scores, again, rounds) for arm in rivals]
 
     def _collapses(self, arm: Arm) -> int:
         """The seeds in which a run of this arm collapsed, in any world."""
@@ -245,7 +247,7 @@ class AdviceWork:
             step = {AGAIN: SURE, LEVER: LEVERS, AIM: COMPARISON}.get(trial.part, RACING)
             if trial.part == RACE and trial.seed < LOOKS[0]:
                 step = COMPARISON if trial.settings == settings_of(0) else FURTHER_RATES
-            elif trial.part == RACE and trial.seed >= found.race.seeds:
+            elif trial.part == RACE and found.certainty is not None and trial.seed >= found.race.seeds:
                 step = SURE
             total[step] = total.get(step, 0.0) + outcome.seconds / self.workers.jobs
         return {step: total[step] for step in UNTIL if step in total}
