@@ -1,7 +1,7 @@
 """How often `turnout advise` names a wrong winner.
 
     python benchmarks/advise_errors.py synthetic --repeats 400
-    python benchmarks/advise_errors.py noise --repeats 200 --processes 2
+    python benchmarks/advise_errors.py noise --repeats 200 --candidates 3 --seeds 12
     python benchmarks/advise_errors.py known --repeats 40 --processes 16
     python benchmarks/advise_errors.py all-candidates --repeats 4 --processes 16
 
@@ -9,8 +9,9 @@
 trained, in worlds of known truth: identical candidates with two about equally good rates; the experiment's rate far
 below the best one, where one candidate only learns quicker; a candidate that is ahead but collapses in 3 % of the
 seeds; logs that each favour another of two equal candidates; and a candidate that is truly better.
-`noise`: five candidates that do the same but for noise (plain FedAvg with weights shaken at random), raced at all rates
-like any others, with real training, the whole advice repeated with other seeds and another log each time.
+`noise`: candidates that do the same but for noise (plain FedAvg with weights shaken at random), raced at all rates
+like any others, with real training, the whole advice repeated with other seeds and another log each time; here any
+candidate that is ahead counts as a wrong winner.
 `known`: the fleets of tests/support/known_fleets.py with the candidates each is about; `all-candidates`: with all of
 ours, so that what wins may be something else: who it was is counted. One line of JSON for each fleet.
 
@@ -170,7 +171,7 @@ def noise(repeat: int, candidates: int, seeds: int) -> Found:
             candidates=alike, only=list(alike), seeds=seeds, budget=1e9, quiet=True, levers=False,
             first_seed=APART * repeat,
         )  # fmt: skip
-        return advice.ahead or "undecided", advice.ahead is None, advice.best is not None, advice.race.seeds
+        return advice.ahead or "undecided", advice.ahead is None, advice.ahead is not None, advice.race.seeds
 
 
 def known(repeat: int, number: int, every: bool, seeds: int) -> Found:
