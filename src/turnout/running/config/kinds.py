@@ -74,6 +74,7 @@ FLEET = {"fleet-log": "turnout.fleet.fleet_participation:FleetLog"}
 AS_FLEET = {"as-fleet-log": "turnout.fleet.fleet_participation:AsFleetLog"}
 FLOWER = {"flower": "turnout.deploy.settings:Flower"}
 REPLAYED = {"in-order": "turnout.deploy.renumbered:InOrder"}
+AGGREGATIONS = ("turnout.parts.aggregation", "turnout.parts.robust", "turnout.parts.products")
 ROLES = (
     Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic", satellites=REPLAYED),
     Role("partition", Partition, ("turnout.data.partition",), public="partition"),
@@ -92,7 +93,7 @@ ROLES = (
     Role("compression", Compression, ("turnout.parts.compression",), public="compression"),
     Role("substitution", Substitution, ("turnout.parts.substitution",), public="substitution"),
     Role("weighting", Weighting, ("turnout.parts.weighting",), public="weighting"),
-    Role("aggregation", Aggregation, ("turnout.parts.aggregation", "turnout.parts.robust"), public="aggregation"),
+    Role("aggregation", Aggregation, AGGREGATIONS, public="aggregation"),
     Role("server", ServerStep, ("turnout.parts.server",), public="server"),
     Role("closing", Closing, ("turnout.parts.closing",), public="closing"),
     Role("event", Events, ("turnout.world.events",), public="events"),
