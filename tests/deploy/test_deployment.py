@@ -177,3 +177,42 @@ def test_disks_that_fail_a_file_that_changes_and_a_clock_that_is_wrong(tmp_path)
     assert [kind for t, client, kind in events if client == 0] == ["join", "leave", "join"]
     compare(deployment.folder / "run", said.append)
     assert said[-1].endswith("gives the same model, to the bit"), said
+
+
+REPLAYING = """
+import sys
+from pathlib import Path
+from turnout.deploy import shortcuts
+
+send, before = shortcuts._reply, []
+
+def replayed(device, answer, *more):
+    send(device, answer, *more)
+    for old in (answer, *before):
+        try:
+            send(device, old, *more)
+            print("sent again", flush=True)
+        except Exception as error:
+            print(f"not sent again: {type(error).__name__}", flush=True)
+    before[:] = [*before, answer][-3:]
+
+shortcuts._reply = replayed
+shortcuts.run_devices([Path(sys.argv[1])])
+"""
+
+
+def test_replies_that_are_sent_again_change_nothing(tmp_path):
+    """A device with a registered key sends each reply twice, and the last three again; the replay is the same."""
+    deployment, rounds = Deployment(tmp_path / "app", tls=True, rounds=6, clients=2, start_with=2), 6
+    deployment.let_in("0", "1")
+    file = deployment.device("1", "1")
+    with deployed(deployment):
+        deployment.start(deployment.device("0", "0"))
+        deployment.start(file, [sys.executable, "-c", REPLAYING, str(file)])
+        deployment.until(rounds + 1)
+    said = list[str]()
+    assert (deployment.folder / "device-1.1.log").read_text().count("sent again") > 3 * rounds
+    with Records.read(deployment.folder / "run" / "records.sqlite") as records:
+        assert records.column("answered").tolist() == [2] * rounds
+    compare(deployment.folder / "run", said.append)
+    assert said[-1].endswith("gives the same model, to the bit"), said
