@@ -1,8 +1,8 @@
 """Differential privacy for each client's whole contribution, wherever parts multiply or add to it.
 
 Each client's contribution to a round is made one vector: its decoded update with every factor of its own (work, boost,
-lent shares, age) and what its terms upload. The vector is clipped to the length C, summed, noised and divided by a fixed
-number. What comes out is all that later steps see: the server step, terms, compression and broadcast.
+lent shares, age) and what its terms upload. The vector is clipped to the length C, summed, noised and divided by a
+fixed number. What comes out is all that later steps see: the server step, terms, compression and broadcast.
 
 Shape letters: R replies, P shared parameters.
 """
@@ -10,6 +10,7 @@ Shape letters: R replies, P shared parameters.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -21,7 +22,7 @@ from turnout.parts.privacy.factorisation import Factorisation, factorise
 from turnout.parts.privacy.ledger import count_again, empty_ledger, took_part
 from turnout.parts.privacy.noise import draw_noise, next_noise
 from turnout.parts.updates import Updates
-from turnout.types import Extra, State
+from turnout.types import Extra, State, Tensors
 
 NOISES = ("gaussian", "banded", "blt")
 UPDATE = "update"  # the name of the update's noise beside those of uploads
@@ -80,8 +81,8 @@ class Private:
             raise UserError("privacy needs epsilon (the noise follows) or noise_multiplier (ε follows): give one")
         if self.quantile is not None and self.noise != "gaussian":
             raise UserError(
-                f"privacy.quantile changes the clipping length, and noise {self.noise!r} only cancels between rounds of "
-                "the same length: leave quantile out, or take noise = 'gaussian'"
+                f"privacy.quantile changes the clipping length, and noise {self.noise!r} only cancels between rounds "
+                "of the same length: leave quantile out, or take noise = 'gaussian'"
             )
 
     # -- before the first round
@@ -110,8 +111,8 @@ class Private:
             )
         if self.quantile is not None and multiplier >= 2 * self._clip_noise:
             raise UserError(
-                f"privacy.clip_noise = {self._clip_noise:g} is too little beside a noise multiplier of {multiplier:.4g}: "
-                f"raise it above {multiplier / 2:.4g}, or leave quantile out"
+                f"privacy.clip_noise = {self._clip_noise:g} is too little beside a noise multiplier of "
+                f"{multiplier:.4g}: raise it above {multiplier / 2:.4g}, or leave quantile out"
             )
         plain = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(factorisation).items()}
         ledger = empty_ledger(self.rounds)
@@ -149,10 +150,16 @@ class Private:
 
     # -- a round
 
-    def release(self, updates: Updates, own_R: Tensor, state: State, key: int) -> Released:
-        """Clip, sum and noise the replies of a round; `own_R`: the factor of each reply's own.
+    def release(
+        self, updates: Updates, own_R: Tensor, state: State, key: int, not_negative: Collection[tuple[str, str]] = ()
+    ) -> Released:
+        """Clip, sum and noise the replies of a round.
 
-        Every reply is replaced by the noised sum / R: whatever later steps compute of replies is a function of that sum.
+        own_R         the factor of each reply's own
+        key           addresses the noise
+        not_negative  uploads whose sums cannot be negative, as (term, name): noise may not make them so
+
+        Every reply is replaced by the noised sum / R: what later steps compute of replies is a function of that sum.
         """
         t, replies, clip, std = updates.t, len(updates.client_R), state["clip"], self._multiplier(state) * state["clip"]
         factorisation, streams = _factorisation(state), dict(state["streams"])
@@ -165,18 +172,20 @@ class Private:
         length_R = self._lengths(updates, own_R)
         kept_R = clip / length_R.clamp(min=clip)  # min(1, C / length)
         sum_P = noised((kept_R * own_R.to(kept_R)).to(updates.update_RP) @ updates.update_RP, UPDATE)
-        uploads = {
-            term: {
-                name: _rows(noised(_sum(value, kept_R) * self.beside, f"{term}.{name}") / self.beside, replies)
-                for name, value in sent.items()
-            }
-            for term, sent in updates.uploads.items()
-        }
+        uploads: dict[str, Tensors] = {}
+        for term, sent in updates.uploads.items():
+            for name, value in sent.items():
+                total = noised(_sum(value, kept_R) * self.beside, f"{term}.{name}") / self.beside
+                total = total.clamp(min=0) if (term, name) in not_negative else total
+                uploads.setdefault(term, {})[name] = _rows(total, replies)
         seen = replace(updates, update_RP=_rows(sum_P, replies), uploads=uploads, loss_R=None, states={}, hints={})
+        enforced = self.epsilon_after(state, t + 1)
         after = state | {"ledger": self._participated(state, updates.client_R, t), "streams": streams}
         extra: Extra = {
-            "epsilon": self.epsilon_after(state, t + 1),
-            "epsilon_realised": epsilon_of(math.sqrt(after["ledger"]["most"]) / state["multiplier"], self._delta),
+            "epsilon": enforced,
+            "epsilon_realised": min(
+                enforced, epsilon_of(math.sqrt(after["ledger"]["most"]) / state["multiplier"], self._delta)
+            ),
         }
         if self.quantile is not None:
             after["clip"], extra["clip"] = self._adapted(length_R, clip, key, t), clip
@@ -202,8 +211,8 @@ class Private:
             for name, value in sent.items():
                 if not value.is_floating_point():
                     raise UserError(
-                        f"the term {term!r} uploads whole numbers ({name!r}), which cannot be clipped and noised: leave "
-                        "the term out, or algorithm.privacy"
+                        f"the term {term!r} uploads whole numbers ({name!r}), which cannot be clipped and noised: "
+                        "leave the term out, or algorithm.privacy"
                     )
                 beside_R = torch.linalg.vector_norm(value.flatten(1), dim=1).double() * self.beside
                 squared_R = squared_R + beside_R.to(squared_R).square()
@@ -242,7 +251,8 @@ class Released:
 
 
 def _factorisation(state: State) -> Factorisation:
-    return Factorisation(**{name: tuple(v) if isinstance(v, list) else v for name, v in state["factorisation"].items()})
+    kept = state["factorisation"]
+    return Factorisation(kept["noise"], *(tuple(kept[name]) for name in ("coefs", "decay", "scale")))
 
 
 def _sum(value: Tensor, kept_R: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from turnout.data import Federation, Pooled
 from turnout.experiment import Algorithm, Experiment
 from turnout.parts.local import turn_out
+from turnout.parts.privacy.rules import made_private
 from turnout.world.participation import finished
 
 ROUNDS_TRIED, CLIENTS_TRIED = 20, 10_000
@@ -37,6 +38,20 @@ def preflight(experiment: Experiment, algorithm: Algorithm, federation: Federati
     if federation.clients <= CLIENTS_TRIED:
         found += _about_work(experiment, algorithm, federation, drop_single)
     return found
+
+
+def about_privacy(experiment: Experiment) -> list[str]:
+    """What a private run changes in its settings, and what of it its ε does not cover."""
+    algorithm, stop, said = experiment.algorithm, experiment.stop, list[str]()
+    if not isinstance(algorithm, Algorithm) or algorithm.privacy is None:
+        return said
+    said += made_private(algorithm, experiment.rounds)[1]
+    if stop.target is not None or stop.patience is not None:
+        said.append(
+            "algorithm.privacy: stop.target and stop.patience end the run by metrics of private data, which ε does not "
+            "cover"
+        )
+    return said
 
 
 def about_products() -> list[str]:
