@@ -52,3 +52,23 @@ def count_again(client_M: Tensor, round_M: Tensor, factorisation: Factorisation,
     for t in round_M.unique().tolist():
         ledger = took_part(ledger, factorisation, client_M[round_M == t], t)
     return ledger
+
+
+def kept_participations(
+    client_M: Tensor, round_M: Tensor, min_separation: int, most: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """The participations that remain, sorted by round, where a server declines those that are too close or too many.
+
+    >>> kept_participations(torch.tensor([5, 5, 5, 5]), torch.tensor([0, 2, 3, 9]), min_separation=3, most=2)
+    (tensor([5, 5]), tensor([0, 3]))
+    """
+    last: dict[int, int] = {}
+    count: dict[int, int] = {}
+    kept = []
+    order = round_M.argsort(stable=True)
+    for place, client, t in zip(order.tolist(), client_M[order].tolist(), round_M[order].tolist(), strict=True):
+        often = count.get(client, 0)
+        if t - last.get(client, -min_separation) >= min_separation and (most is None or often < most):
+            last[client], count[client] = t, often + 1
+            kept.append(place)
+    return client_M[kept], round_M[kept]
