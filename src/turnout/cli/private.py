@@ -51,12 +51,12 @@ def _of_run(folder: Path) -> list[str]:
     import numpy as np
 
     from turnout.experiment import Algorithm
-    from turnout.running.result import open_run
+    from turnout.running.result import Run, open_run
 
     run = open_run(folder)
-    algorithm = getattr(run, "experiment", None) and run.experiment.algorithm
+    algorithm = run.experiment.algorithm if isinstance(run, Run) else None
     private = algorithm.privacy if isinstance(algorithm, Algorithm) else None
-    if private is None:
+    if private is None or not isinstance(run, Run):
         raise UserError(f"{folder} is not a private run: its experiment has no algorithm.privacy")
     private = private.tied(run.experiment.rounds)
     state = private.begin()
@@ -66,7 +66,8 @@ def _of_run(folder: Path) -> list[str]:
     so_far, realised = (float(np.nanmax(value)) if np.isfinite(value).any() else 0.0 for value in found.values())
     often = "as often as that allows" if private.most is None else f"at most {private.most} times"
     return [
-        f"{folder}: {private.noise} noise, multiplier {state['multiplier']:.4g}, clip {private.clip:g}, n0 {private.n0:g}",
+        f"{folder}: noise {private.noise}, its multiplier {state['multiplier']:.4g}, clip {private.clip:g}, "
+        f"n0 {private.n0:g}",
         f"enforced: a client takes part {often}, at least {private.min_separation} rounds apart",
         f"ε = {so_far:.4g} at δ = {private.delta:g} after {done} rounds, for that participation",
         f"ε = {private.epsilon_after(state, run.experiment.rounds):.4g} after all {run.experiment.rounds} rounds",
@@ -94,11 +95,12 @@ def _of_log(
 
     table = read_turnout(path)
     Private(1.0, 1, delta, epsilon, multiplier, noise, separation, most).tied(table.rounds)  # checks the settings
-    pairs = [torch.from_numpy(v[table.work_N > 0]) for v in (table.client_N, table.round_N)]
-    if not len(pairs[0]):
+    came = table.work_N > 0
+    if not came.any():
         raise UserError(f"{path}: no client took part in any round")
-    client_M, round_M = kept_participations(*pairs, separation, most)
-    declined = len(pairs[0]) - len(client_M)
+    all_M = torch.from_numpy(table.client_N[came]).long(), torch.from_numpy(table.round_N[came]).long()
+    client_M, round_M = kept_participations(all_M[0], all_M[1], separation, most)
+    declined = len(all_M[0]) - len(client_M)
     factorisation = factorise(noise, table.rounds, separation, most)
     enforced = factorisation.sensitivity(table.rounds, separation, most)
     realised = min(enforced, count_again(client_M, round_M, factorisation, table.rounds)["most"] ** 0.5)
@@ -106,9 +108,9 @@ def _of_log(
     k = -(-table.rounds // separation)
     k = k if most is None else min(k, most)
     lines = [
-        f"{path}: {len(pairs[0]):,} participations of {table.clients:,} clients in {table.rounds:,} rounds",
+        f"{path}: {len(all_M[0]):,} participations of {table.clients:,} clients in {table.rounds:,} rounds",
         f"with a separation of {separation} and at most {k} times: {declined:,} of them would have been declined "
-        f"({100 * declined / len(pairs[0]):.1f} %), no client took part more than {often} times",
+        f"({100 * declined / len(all_M[0]):.1f} %), no client took part more than {often} times",
     ]
     for sensitivity, words in ((enforced, "for that promise"), (realised, f"for this turnout; {IF}")):
         if multiplier is not None:

@@ -88,9 +88,9 @@ def privacy_section(runs: Runs) -> list[Markup]:
         column_chart(runs, name, title) for name, title in titles.items() if any(name in r.rounds for r in runs.runs)
     ]
     note = (
-        "The first holds for the participation that the server enforces; the second only if who turns up does not depend "
-        "on the models that were released. Both cover models and downloads, not this report: losses, sample counts and "
-        "metrics of clients are shown as they were."
+        "The first holds for the participation that the server enforces; the second only if who turns up does not "
+        "depend on the models that were released. Both cover models and downloads, not this report: losses, sample "
+        "counts and metrics of clients are shown as they were."
     )
     return charts_section("Privacy", shown, note) if shown else []
 
