@@ -30,7 +30,7 @@ from turnout.engine.backprop import loss_by_hand
 from turnout.engine.job import Job, plain_sgd
 from turnout.engine.network import Network
 from turnout.engine.train import order_bytes
-from turnout.engine.trainers import make_trainer
+from turnout.engine.trainers import base_type, make_trainer
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, states_to_send
 from turnout.experiment import Algorithm
@@ -56,10 +56,11 @@ class ClientPool:
         self.federation = setup.data.to(self.place.device)
         first, place = setup.model, setup.place  # first values stay in the memory of the CPU
         states = {n: v.to(place.dtype) if v.is_floating_point() else v for n, v in first.states.items()}
-        module = first.module.to(place.device, place.dtype)
+        rounded = base_type(experiment.runtime.compute, first.module)
+        module = place.put_module(first.module, rounded)
         self.model = Model(module, first.layout, first.flat_P.to(place.dtype), states)
         how = (getattr(self.task, "positions", None), getattr(self.task, "models_own", False))
-        self.network = Network.of(self.model.module, self.model.layout, self.task.loss, *how)
+        self.network = Network.of(self.model.module, self.model.layout, self.task.loss, *how, rounded)
         self.drop_single = self.network.has_batch_statistics()
         self.probes = self.evaluate.recovery or self.evaluate.gradients or self.evaluate.activations
         rows = initial_rows(first.layout, self.model.flat_P, states, algorithm)
@@ -295,9 +296,12 @@ class ClientPool:
         some_C = torch.arange(min(self.federation.clients, LOOKED_AT))
         most_C = self.federation.examples(some_C).cpu().sort(descending=True).values[:cohort]
         alone = self.network.has_batch_statistics()
+        bases = {p.data_ptr(): p.nbytes for p in [*self.model.module.parameters(), *self.network.module.parameters()]
+                 if not p.requires_grad}  # fmt: skip
         return {
             "cohort": (int(matrices * layout.width + beside) * width + self.store.row_bytes) * cohort,
             "model": (COPIES + trainer.threads) * layout.width * width,
+            "base": sum(bases.values()),
             "training": trainer.step_bytes(cohort, algorithm.local.optimizer),
             "batches": order_bytes(most_C, algorithm.local, alone, trainer.threads),
             "client state": self.store.row_bytes * ever,

@@ -12,11 +12,13 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -156,6 +158,8 @@ class RayWorker:
     """A `LazyWorker` as an actor, which receives and returns arrays; each run has its own worker."""
 
     def __init__(self) -> None:
+        here = str(Path.cwd())
+        sys.path[:] = [*(path for path in sys.path if path != here), here]
         self.run = ""
         self.worker: LazyWorker
 
@@ -200,7 +204,9 @@ def connect(ray: Any, settings: Settings) -> bool:
     here = {} if settings.address else {"include_dashboard": False, "num_cpus": max(wanted, cores())}
     try:
         with _quietly():
-            ray.init(settings.address or "local", log_to_driver=False, logging_level="ERROR", **here)
+            # Ray lets workers search the driver's folder first; with this they have loaded their libraries before.
+            first = {"worker_process_setup_hook": "turnout.runtimes.ray.RayHand"}
+            ray.init(settings.address or "local", log_to_driver=False, logging_level="ERROR", runtime_env=first, **here)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UserError(NO_CLUSTER.format(settings.address, short(error))) from error
     return True
