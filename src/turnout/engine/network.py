@@ -22,6 +22,7 @@ from turnout.engine.recurrent import gru, lstm
 from turnout.engine.stacked import attention, conv2d
 from turnout.inputs import call, raw_output
 from turnout.layout import Layout
+from turnout.models.hugging_face import without_cache
 from turnout.tasks import PerSample, Positions
 from turnout.types import Tensors
 
@@ -73,7 +74,7 @@ class Network:
         cls, module: nn.Module, layout: Layout, loss: PerSample, positions: Positions | None = None,
         models_own: bool = False,
     ) -> Network:  # fmt: skip
-        prepared, names = with_addressed_dropout(copy.deepcopy(module))
+        prepared, names = with_addressed_dropout(without_cache(copy.deepcopy(module)))
         return cls(prepared, layout, loss, names, positions=positions, models_own=models_own)
 
     def twin(self) -> Network:
