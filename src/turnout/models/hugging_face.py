@@ -48,28 +48,22 @@ class Pretrained:
         folder = Path(self.path).expanduser()
         if not (folder / "config.json").is_file():
             raise UserError(
-                f"model path {str(self.path)!r} has no config.json: give the folder of a model as save_pretrained writes "
-                "it (download one with: hf download NAME --local-dir FOLDER)"
+                f"model path {str(self.path)!r} has no config.json: give the folder of a model as save_pretrained "
+                "writes it (download one with: hf download NAME --local-dir FOLDER)"
             )
         outputs = {"num_labels": classes} if self.head.endswith("classification") else {}
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, **outputs)
         make = getattr(transformers, HEADS[self.head])
+        how = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False, "dtype": torch.float32}
         try:
-            if not self.weights:
-                return _module(make.from_config(config))
-            return _module(
-                make.from_pretrained(
-                    folder, config=config, local_files_only=True, use_safetensors=True, trust_remote_code=False,
-                    dtype=torch.float32, ignore_mismatched_sizes=bool(outputs),
-                )  # fmt: skip
-            )
+            if self.weights:
+                made = make.from_pretrained(folder, config=config, ignore_mismatched_sizes=bool(outputs), **how)
+            else:
+                made = make.from_config(config)
         except (OSError, ValueError) as error:
             raise UserError(f"the model in {folder} cannot be loaded as {self.head}: {_line(error)}") from error
-
-
-def _module(made: Any) -> nn.Module:
-    module: nn.Module = made.train()
-    return module
+        module: nn.Module = made
+        return module
 
 
 def _line(error: Exception) -> str:
