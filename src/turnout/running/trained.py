@@ -21,11 +21,10 @@ from torch import Tensor, nn
 
 from turnout.data.description import Description, read_description
 from turnout.data.text_table import TextTable, as_number, read_tables
-from turnout.errors import Absent, UserError
+from turnout.errors import Absent, UserError, optional
 from turnout.experiment import Experiment
 from turnout.inputs import call
 from turnout.machine.files import replacing
-from turnout.machine.optional import optional
 from turnout.models import Model
 from turnout.running.config.hints import settable
 from turnout.running.config.read import build
