@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from turnout.errors import UserError
-from turnout.machine.optional import optional
+from turnout.errors import UserError, optional
 from turnout.models.layers import check_choice
 
 HEADS = {
