@@ -220,6 +220,7 @@ def advise(
     console().print(found.table())
     say(found.sentence(), "bold", stderr=False)
     listed = {
+        "what to do": found.next_steps(),
         "world by world": found.world_sentences(),
         "it costs": found.cost_sentences(),
         "levers of production": found.lever_sentences(),
@@ -231,7 +232,6 @@ def advise(
         for line in lines:
             say(f"  · {line}", stderr=False)
     say(f"\npage: {folder / 'advice.html'}", stderr=False)
-    say(f"run it: turnout run {folder / 'recommended.toml'}", stderr=False)
 
 
 def write_devices(run: Path, path: Path) -> None:
