@@ -14,7 +14,7 @@ import warnings
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 from safetensors.torch import save_file
@@ -149,7 +149,7 @@ class InOrder(nn.Module):
 def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
     """Write a model as .pt2 (a program of torch.export) or .onnx; returns a description. `sample`: two inputs."""
     module, logger, any_number = module.eval(), logging.getLogger("torch.onnx"), torch.export.Dim("samples", min=1)
-    names, given, shapes = ["input"], (sample,), ({0: any_number},)
+    names, given, shapes = ["input"], tuple[Tensor, ...]((sample,)), tuple[Any, ...](({0: any_number},))
     if isinstance(sample, Inputs):
         names, given, shapes = list(sample.tensors), tuple(sample.tensors.values()), (({0: any_number},) * len(names),)
         module = InOrder(module, tuple(names))
@@ -167,7 +167,8 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
                     torch.export.save(torch.export.export(program, given, dynamic_shapes=shapes), file)
                 return f"a program: torch.export.load{in_order}"
             torch.onnx.export(
-                program, given, str(temporary), dynamo=True, dynamic_shapes=shapes, input_names=names, output_names=["output"], verbose=False, external_data=False,
+                program, given, str(temporary), dynamo=True, dynamic_shapes=shapes, input_names=names,
+                output_names=["output"], verbose=False, external_data=False,
             )  # fmt: skip
             return f"ONNX, from {', '.join(names)} to output"
         except Exception as error:  # any failure of a user's model under a compiler
