@@ -151,7 +151,8 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
     module, logger, any_number = module.eval(), logging.getLogger("torch.onnx"), torch.export.Dim("samples", min=1)
     names, given, shapes = ["input"], tuple[Tensor, ...]((sample,)), tuple[Any, ...](({0: any_number},))
     if isinstance(sample, Inputs):
-        names, given, shapes = list(sample.tensors), tuple(sample.tensors.values()), (({0: any_number},) * len(names),)
+        names, given = list(sample.tensors), tuple(sample.tensors.values())
+        shapes = (({0: any_number},) * len(names),)
         module = InOrder(module, tuple(names))
     in_order = f"; inputs: {', '.join(names)}" if len(names) > 1 else ""
     level = logger.level

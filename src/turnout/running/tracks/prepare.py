@@ -34,13 +34,13 @@ from turnout.running.tracks.building import (
     with_all_sizes,
 )
 from turnout.running.tracks.first_values import FirstValues
+from turnout.running.tracks.model_check import check_model
 from turnout.running.tracks.preflight import about_privacy, about_products, preflight
 from turnout.running.tracks.track import Track, TrackModule, fingerprint
 from turnout.running.tracks.weights import Weights
 from turnout.runtimes.parted import open_runtime
 from turnout.runtimes.setup import Model, Setup
 from turnout.server.state import Server
-from turnout.tasks import check_model
 from turnout.types import storable
 from turnout.world.members import Members
 
