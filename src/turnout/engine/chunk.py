@@ -51,7 +51,7 @@ class Chunk:
         self.progress_c = self.there(job.optimizer.progress(self.steps_c)) if job.terms else self.steps_c
         self.examples_c = to_device(job.samples.count_C[rows], self.flat_cP.device) if job.terms else self.steps_c
         self.keys_cJk: Tensor | None = None
-        if network.dropout_keys or network.draws:
+        if network.dropout_keys or network.draws or network.calls_dropout:
             keys_cJk = dropout_keys(job.seed, job.t, self.client_c, batches.size_cJ.shape[1], network.keys)
             self.keys_cJk = to_device(keys_cJk, job.samples.x.device)
         self.native = native
