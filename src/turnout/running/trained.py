@@ -135,7 +135,7 @@ def write_weights(weights: Tensors, unit: Standardised | None, path: Path) -> st
     return f"{len(weights)} tensors{note}"
 
 
-class InOrder(nn.Module):
+class ByPlace(nn.Module):
     """A model whose several inputs are given one after another instead of by name; it returns its scores."""
 
     def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
@@ -153,7 +153,7 @@ def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
     if isinstance(sample, Inputs):
         names, given = list(sample.tensors), tuple(sample.tensors.values())
         shapes = (({0: any_number},) * len(names),)
-        module = InOrder(module, tuple(names))
+        module = ByPlace(module, tuple(names))
     in_order = f"; inputs: {', '.join(names)}" if len(names) > 1 else ""
     level = logger.level
     with replacing(path) as temporary, warnings.catch_warnings():

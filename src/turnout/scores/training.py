@@ -32,8 +32,7 @@ from turnout.machine.profiling import stage
 from turnout.parts.local import Local, steps_per_epoch
 from turnout.parts.personal import everything
 from turnout.rng import key, rng
-from turnout.running.tracks.building import build_model
-from turnout.running.tracks.model_check import check_model
+from turnout.running.tracks.building import build_model, check_model
 from turnout.scores.exchange import ScoreSetup
 from turnout.scores.score_table import targets
 from turnout.scores.settings import EarlyStopping, Scores

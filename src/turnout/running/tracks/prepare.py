@@ -25,6 +25,7 @@ from turnout.running.config.run_file import check_settings, lasting
 from turnout.running.tracks.building import (
     bound,
     build_model,
+    check_model,
     enrolment_of,
     first_calendar,
     load_weights,
@@ -34,7 +35,6 @@ from turnout.running.tracks.building import (
     with_all_sizes,
 )
 from turnout.running.tracks.first_values import FirstValues
-from turnout.running.tracks.model_check import check_model
 from turnout.running.tracks.preflight import about_privacy, about_products, preflight
 from turnout.running.tracks.track import Track, TrackModule, fingerprint
 from turnout.running.tracks.weights import Weights
