@@ -45,6 +45,15 @@ ROUNDS, SEPARATION, CLIENTS, N0 = 8, 3, 6, 5
 COPIES = 3  # columns of one run: the attacked client's, and two of others
 FITTED = 0.3  # share of the runs that the test is fitted on
 
+# What others send where 3 and 5 are missing later: their friend is 0, or, if 0 sends nothing, 1 and 2.
+FRIENDLY = {
+    1: (-0.5, 0.05, 0.0),
+    2: (-0.5, 0.0, 0.05),
+    3: (0.05, 0.5, 0.0),
+    4: (0.0, -0.35, -0.35),
+    5: (0.05, 0.0, 0.5),
+}
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "scheme A": {"weighting": to.weighting.CompleteOnly()},
     "scheme C": {"weighting": to.weighting.ByWork()},
@@ -70,6 +79,7 @@ class Attacked:
 
     sends   whether the attacked client sends anything
     beside  whether it sends it in what its terms upload alone
+    friends whether others send what makes the attacked client the friend of two of them
     absent  who is absent, by round
     """
 
@@ -78,6 +88,7 @@ class Attacked:
     runs: int
     sends: bool
     beside: bool
+    friends: bool
     absent: dict[int, tuple[int, ...]]
 
     def events(self, t: int) -> list[Any]:
@@ -126,6 +137,8 @@ class Attacked:
             row[:, 0] = 100.0 if self.sends and not self.beside else 0.0
         else:
             row[:, 1 + client % 2] = 0.5 * (-1) ** (client // 2)
+        if self.friends and client > 0:
+            row[:] = torch.tensor(FRIENDLY[client]).double()
         return (row / math.sqrt(self.runs)).flatten()
 
     def uploads(self, term: Any, row_RP: Tensor) -> dict[str, Tensor]:
@@ -166,7 +179,7 @@ def seen(parts: dict[str, Any], runs: int, sends: bool, key: int, absent: dict[i
         compression=algorithm.compression.begin(layout.shared_slots), step=algorithm.server.begin(layout.shared),
         selection=algorithm.selection.begin(), privacy=algorithm.privacy.begin(), roster=roster,
     )  # fmt: skip
-    runtime: Any = Attacked(layout, algorithm, runs, sends, parts.get("beside", False), absent)
+    runtime: Any = Attacked(layout, algorithm, runs, sends, parts.get("beside", False), "substitution" in parts, absent)
     found = []
     for t in range(ROUNDS):
         happened = run_round(server, t, Context(algorithm, runtime, 0, noise_key=key))
@@ -273,6 +286,7 @@ def broken() -> dict[str, tuple[dict[str, Any], Any, dict[int, tuple[int, ...]]]
         "separation not enforced": ({}, no_separation(), {}),
         "separation not enforced, banded": ({"noise": "banded"}, no_separation(), {}),
         "Stale": ({"substitution": to.substitution.Stale()}, all_parts(), dict.fromkeys(range(1, ROUNDS), (0,))),
+        "Friends": ({"substitution": to.substitution.Friends()}, all_parts(), {3: (3, 5), 6: (3, 5)}),
         "the same noise twice": ({}, same_noise(), {3: (0,)}),
     }  # fmt: skip
 

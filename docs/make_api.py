@@ -22,7 +22,8 @@ from turnout.testing import CHECKS
 
 HERE = Path(__file__).absolute().parent
 SETTINGS = (
-    to.Experiment, to.World, to.Algorithm, to.Local, to.weighting.Shares, to.Membership, to.Private, to.Evaluate, to.Stop
+    to.Experiment, to.World, to.Algorithm, to.Local, to.weighting.Shares, to.Membership, to.Private, to.Evaluate,
+    to.Stop,
 )  # fmt: skip
 FUNCTIONS = (to.run, to.open_run, to.load_model, to.compare, to.advise)
 RESULTS = (to.Run, to.RunGroup)
