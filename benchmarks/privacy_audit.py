@@ -77,10 +77,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 class Attacked:
     """Clients that send what the attack says, as a runtime.
 
-    sends   whether the attacked client sends anything
-    beside  whether it sends it in what its terms upload alone
-    friends whether others send what makes the attacked client the friend of two of them
-    absent  who is absent, by round
+    sends    whether the attacked client sends anything
+    beside   whether it sends it in what its terms upload alone
+    friends  whether others send what makes the attacked client the friend of two of them
+    absent   who is absent, by round
     """
 
     layout: Layout
@@ -286,7 +286,7 @@ def broken() -> dict[str, tuple[dict[str, Any], Any, dict[int, tuple[int, ...]]]
         "separation not enforced": ({}, no_separation(), {}),
         "separation not enforced, banded": ({"noise": "banded"}, no_separation(), {}),
         "Stale": ({"substitution": to.substitution.Stale()}, all_parts(), dict.fromkeys(range(1, ROUNDS), (0,))),
-        "Friends": ({"substitution": to.substitution.Friends()}, all_parts(), {3: (3, 5), 6: (3, 5)}),
+        "Friends": ({"substitution": to.substitution.Friends()}, all_parts(), dict.fromkeys(range(1, ROUNDS), (3, 5))),
         "the same noise twice": ({}, same_noise(), {3: (0,)}),
     }  # fmt: skip
 
