@@ -5,8 +5,8 @@
     python benchmarks/privacy_overhead.py d --device cuda
 
 Medians over rounds; the sides take turns, round by round, so that they meet the same machine. Processor time is that of
-all threads: it counts where other programs run beside. The separation is 10 rounds, so the population is ten cohorts, of
-which all sides ask one.
+all threads: it counts where other programs run beside. The separation is 10 rounds, so the population is ten cohorts,
+of which all sides ask one.
 """
 
 from __future__ import annotations
