@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from turnout.fleet.fleet_model import EVERYONE, FleetModel, Outages, fit
+from turnout.fleet.findings import Finding, find
+from turnout.fleet.fleet_model import FleetModel, Outages, fit
 from turnout.fleet.log_statistics import presence, runs, share
 from turnout.fleet.participation_log import DAY, ParticipationLog
 from turnout.fleet.reading import Reading
+from turnout.fleet.rhythm import ComesWhen, asked_by_group
 
 MOST_LENGTHS = 500  # rounds up to which lengths are listed one by one
 HARDLY = 0.05  # a client that comes to a smaller share of its rounds is hardly ever there
-WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 OFTEN, MOSTLY = 0.9, 0.97  # shares of visits and rounds below which something is worth a part
 FRESH = 10  # rounds: an update that old can still stand for its client
-UNEVEN_HOURS = 1.5  # times more at the best hour than at the worst
 LINKED = 0.3  # a correlation worth mentioning
 
 
@@ -72,8 +72,9 @@ class Diagnosis:
     turnout_by_round, turnout_by_hour, turnout_by_weekday, turnout_by_client   the turnout of each
     asked_by_round     how many clients were asked in each round
     stay, away         lengths of stays and absences
+    findings           what stands out: outages, a trend, a rhythm, labels, empty rounds
+    comes_when         the hours at which clients come, if there is a daily rhythm
     groups             clients that are away together
-    outages            of the whole fleet
     hardly_there       clients that came to a smaller share of their rounds than HARDLY
     hardly_mass        their share of the examples
     joined, left       (client, round) of those that joined later, or left
@@ -98,8 +99,9 @@ class Diagnosis:
     turnout_by_client: tuple[float, ...]
     stay: Lengths
     away: Lengths
+    findings: tuple[Finding, ...]
+    comes_when: tuple[ComesWhen, ...]
     groups: tuple[GroupNote, ...]
-    outages: Outages | None
     hardly_there: tuple[str, ...]
     hardly_mass: float | None
     joined: tuple[tuple[str, int], ...]
@@ -119,9 +121,10 @@ def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosi
     model = model or fit(log)
     up_N = log.work_N > 0
     came_T = np.bincount(log.round_N[up_N], minlength=log.rounds)
-    asked_T = np.array([len(log.asked(t)) for t in range(log.rounds)])
+    asked_T = asked_by_group(log, np.zeros(log.clients, np.int64), 1)[:, 0]
     share_M = np.bincount(log.client_N[up_N], minlength=log.clients) / np.maximum(log.asked_M, 1)
     stays_R, aways_R = runs(presence(log))
+    findings, comes_when = find(log, model.groups, came_T, asked_T)
     hardly_M = share_M < HARDLY
     begins = None
     if log.start_T is not None and log.is_calendar:
@@ -154,6 +157,8 @@ def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosi
         turnout_by_client=tuple(share_M.tolist()),
         stay=_lengths(stays_R),
         away=_lengths(aways_R),
+        findings=findings,
+        comes_when=comes_when,
         groups=tuple(
             GroupNote(
                 tuple(log.names[i] for i in model.groups.members(g)),
@@ -163,7 +168,6 @@ def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosi
             )
             for g in range(model.groups.count)
         ),
-        outages=model.outages.get(EVERYONE),
         hardly_there=tuple(log.names[i] for i in np.flatnonzero(hardly_M)),
         hardly_mass=hardly_mass,
         joined=tuple((log.names[i], int(log.joined_M[i])) for i in np.flatnonzero(log.joined_M > 0)),
@@ -253,17 +257,10 @@ def _suggested(found: Diagnosis, reading: Reading) -> Iterator[tuple[str, str]]:
             'algorithm.personal = "batch-norm"',
             f"{why}: the common model hardly learns from them, layers of their own stay theirs",
         )
-    for what, shares in (("hour", found.turnout_by_hour), ("day", found.turnout_by_weekday)):
-        if shares and max(shares) > UNEVEN_HOURS * max(min(shares), 1e-9):
-            best, worst = shares.index(max(shares)), shares.index(min(shares))
-            names = [f"{at}:00" for at in (best, worst)] if what == "hour" else [WEEKDAYS[at] for at in (best, worst)]
-            why = (
-                f"the turnout is {max(shares):.0%} at {names[0]} and {min(shares):.0%} at {names[1]}: rounds have "
-                f"other clients by the {what}, which drawing clients at random would not show"
-            )
-            settings = {"kind": "fleet-log", "path": found.path, "mode": "blocks", "reading": reading.settings()}
-            yield f"world.participation = {_inline(settings)}", why
-            return
+    if rhythm := next((one for one in found.findings if one.kind == "rhythm"), None):
+        settings = {"kind": "fleet-log", "path": found.path, "mode": "blocks", "reading": reading.settings()}
+        why = f"{rhythm.words} Drawing clients at random would not show that"
+        yield f"world.participation = {_inline(settings)}", why
 
 
 def _inline(settings: dict[str, Any]) -> str:

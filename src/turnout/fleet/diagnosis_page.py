@@ -10,10 +10,11 @@ from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
-from turnout.fleet.diagnosis import WEEKDAYS, Diagnosis, PartToTry
+from turnout.fleet.diagnosis import Diagnosis, PartToTry
 from turnout.fleet.fleet_model import Outages
 from turnout.fleet.groups import Groups
 from turnout.fleet.participation_log import ParticipationLog
+from turnout.fleet.rhythm import WEEKDAYS
 from turnout.machine.files import write_whole
 from turnout.running.charts.heat import HeatMap, turnout_map
 from turnout.running.charts.lines import Series, bars, line_chart
@@ -40,7 +41,8 @@ def facts(found: Diagnosis) -> list[tuple[str, str]]:
 
 
 def sentences(found: Diagnosis) -> Iterator[str]:
-    """The findings in words."""
+    """The findings in words, what stands out first."""
+    yield from (one.words for one in found.findings)
     for words, lasts in (("A stay", found.stay), ("An absence", found.away)):
         unit = "" if found.every is None else f" ({duration(lasts.mean * found.every)})"
         if lasts.count:
@@ -58,8 +60,6 @@ def sentences(found: Diagnosis) -> Iterator[str]:
         )
     if not found.groups:
         yield "No group of clients is away together more than chance and the hour explain."
-    if found.outages is not None:
-        yield f"The whole fleet: {_times(found.outages)}."
     if found.hardly_there:
         held = "" if found.hardly_mass is None else f", with {found.hardly_mass:.0%} of the examples"
         yield (

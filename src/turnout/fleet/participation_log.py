@@ -29,6 +29,7 @@ class ParticipationLog(TurnoutTable):
     is_calendar  whether `start_T` counts from 1970, so that hours and weekdays are known
     every        seconds from round to round, if times are known
     examples_M   how many examples each client has, if the log has that
+    label_M      the label of each client ("" if unknown), if the log has that
     assumed      guesses about the log, in sentences
     """
 
@@ -37,6 +38,7 @@ class ParticipationLog(TurnoutTable):
     is_calendar: bool = False
     every: float | None = None
     examples_M: np.ndarray | None = None
+    label_M: tuple[str, ...] | None = None
     assumed: tuple[str, ...] = ()
 
     def asked(self, t: int) -> np.ndarray:
