@@ -2,8 +2,8 @@
 
     python benchmarks/diagnosis_errors.py --draws 100 --coins 500
 
-A fleet is right if exactly its truth is found: outage, trend, rhythm, labels, or nothing. Groups of clients that are away
-together are counted beside it: they are true of rhythms and outages of some clients, and an error elsewhere.
+A fleet is right if exactly its truth is found: outage, trend, rhythm, labels, or nothing. Groups of clients that are
+away together are counted beside it: they are true of rhythms and outages of some clients, and an error elsewhere.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from known_logs import TRUTHS, drawn_log, log_of_presence  # noqa: E402
-
-from turnout.fleet.diagnosis import diagnose  # noqa: E402
-from turnout.fleet.participation_log import ParticipationLog  # noqa: E402
+from known_logs import TRUTHS, drawn_log, log_of_presence
+from turnout.fleet.diagnosis import diagnose
+from turnout.fleet.participation_log import ParticipationLog
 
 TESTED = ("outage", "trend", "rhythm", "labels")
 

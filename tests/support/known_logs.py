@@ -1,7 +1,7 @@
 """Logs of fleets with a known truth, to check the diagnosis on: nothing, labels, a trend, a rhythm, or an outage.
 
-All have 40 clients in four weeks of hourly rounds, unless said otherwise. Every client has a rate of its own, and keeps its
-state from hour to hour with a probability of the fleet's. Labels are known, and go with the rate in one fleet only.
+All have 40 clients in four weeks of hourly rounds, unless said otherwise. Every client has a rate of its own, and keeps
+its state from hour to hour with a probability of the fleet's. Labels are known, and go with the rate in one fleet only.
 
 Shape letters: T rounds, M clients.
 """
@@ -57,8 +57,9 @@ def log_of_presence(
     """A log of hours from a Monday on, of who came; where no row means not asked, with the absent."""
     t_N, m_N = np.nonzero(came_TM if missing == "absent" else np.ones_like(came_TM))
     start_T = MONDAY + every * np.arange(len(came_TM))
+    names = tuple(f"c{m}" for m in range(came_TM.shape[1]))
     return ParticipationLog(
-        "log", tuple(f"c{m}" for m in range(came_TM.shape[1])), len(came_TM), t_N.astype(np.int32), m_N.astype(np.int32),
+        "log", names, len(came_TM), t_N.astype(np.int32), m_N.astype(np.int32),
         came_TM[t_N, m_N].astype(np.float64), missing=missing, start_T=start_T, is_calendar=True, every=every,
         label_M=labels,
     )  # type: ignore[arg-type]  # fmt: skip

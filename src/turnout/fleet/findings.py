@@ -21,7 +21,7 @@ from turnout.fleet.groups import Groups
 from turnout.fleet.joint_absence import JointAbsence, joint_absences
 from turnout.fleet.log_statistics import ROUNDS, sampled, share
 from turnout.fleet.participation_log import DAY, ParticipationLog
-from turnout.fleet.rhythm import WEEKDAYS, ComesWhen, asked_by_group, rhythm_chance, who_comes_when
+from turnout.fleet.rhythm import WEEKDAYS, ComesWhen, rhythm_chance, who_comes_when
 from turnout.running.charts.units import duration
 from turnout.statistics import t_below
 
@@ -71,7 +71,8 @@ def find(
     day = max((log.rounds_a_day or 1) // together, 1)
     came_TS = shares_of_rounds(log, together)
     chosen_S = sampled(log)
-    outages = joint_absences(came_TS, day, ERROR)
+    group_S = groups.place_M[chosen_S]
+    outages = joint_absences(came_TS, group_S, day, ERROR)
     for one in outages:
         columns = slice(None) if one.clients is None else list(one.clients)
         came_TS[one.begin : one.end, columns] = np.nan
@@ -83,7 +84,6 @@ def find(
     daily = day > 1 and rhythm_chance(came_TS, day) <= ERROR
     when: tuple[ComesWhen, ...] = ()
     if daily:
-        group_S = groups.place_M[chosen_S]
         own = [rhythm_chance(came_TS[:, group_S == g], day) <= 10 * ERROR for g in range(groups.count + 1)]
         when = who_comes_when(log, groups, own)
         known = "" if log.is_calendar else " after the log's beginning"
@@ -130,9 +130,9 @@ def _by_day(came_TS: np.ndarray, day: int) -> np.ndarray:
 def trend_of(came_TS: np.ndarray, season: int = 1) -> Trend | None:
     """The trend of a log; None if there is none, or the log is too short to tell.
 
-    The series is the mean over clients of what they came more than their own mean, minus the mean of the hour. The means
-    of six parts of the first third are compared with those of the last third (Welch's test); a part is at least four
-    times as long as what happens in a round lasts.
+    The series is the mean over clients of what they came more than their own mean, minus the mean of the hour. The
+    means of six parts of the first third are compared with those of the last third (Welch's test); a part is at least
+    four times as long as what happens in a round lasts.
     """
     asked_TS = ~np.isnan(came_TS)
     rate_S = np.nansum(came_TS, 0) / np.maximum(asked_TS.sum(0), 1)
@@ -190,7 +190,7 @@ def _when(log: ParticipationLog, t: int) -> str | None:
 
 def _outage(log: ParticipationLog, one: JointAbsence, together: int, names: list[str]) -> Finding:
     begin, end = one.begin * together, min(one.end * together, log.rounds)
-    lasted = f"{end - begin:,} rounds" + (f" ({_span((end - begin) * log.every)})" if log.every else "")
+    lasted = f"{end - begin:,} round{'s' * (end - begin > 1)}" + (f" ({_span((end - begin) * log.every)})" if log.every else "")
     of = _when(log, begin)
     since = f"from {of} to {_when(log, end)}" if of else f"from round {begin} on"
     listed = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
@@ -234,8 +234,8 @@ def _labels(log: ParticipationLog) -> str:
         return ""
     best, worst = int(mean_L.argmax()), int(mean_L.argmin())
     return (
-        f"The turnout goes with the label: clients of {labels[best]!r} come to {mean_L[best]:.0%} of their rounds, those "
-        f"of {labels[worst]!r} to {mean_L[worst]:.0%}. A mean over those who come leans to the former."
+        f"The turnout goes with the label: clients of {labels[best]!r} come to {mean_L[best]:.0%} of their rounds, "
+        f"those of {labels[worst]!r} to {mean_L[worst]:.0%}. A mean over those who come leans to the former."
     )
 
 
@@ -258,11 +258,13 @@ def _hardly(log: ParticipationLog, trains: float) -> str:
         factors = [2, 3, 4, 6, 8, 12, 24, 48, 96, 168]
     for factor in factors:
         count = clients_of_longer_rounds(log, factor)
-        if len(count) >= 3 and float((count >= FEW).mean()) >= MOSTLY:
-            longer = (
-                f"of {_span(factor * every)} (--every {_option(factor * every)})" if every else f"as long as {factor}"
+        trains = float((count >= FEW).mean()) if len(count) >= 3 else 0.0
+        if trains >= MOSTLY:
+            long = f"Rounds of {_span(factor * every)} (--every {_option(factor * every)})" if every else ""
+            long = long or f"Rounds {factor} times as long"
+            return (
+                f"{words}. {long} would have {count.mean():.1f} clients on average, and {FEW} or more in {trains:.0%}"
             )
-            return f"{words}. Rounds {longer} would have {count.mean():.1f} clients on average, and {FEW} or more in {float((count >= FEW).mean()):.0%}"
     return f"{words}, and no length of rounds up to a third of the log gives {MOSTLY:.0%} of them {FEW} clients"
 
 
@@ -283,6 +285,3 @@ def clients_of_longer_rounds(log: ParticipationLog, factor: int) -> np.ndarray:
     up_N = (log.work_N > 0) & (log.round_N < count * factor)
     pair_A = np.unique(log.round_N[up_N].astype(np.int64) // factor * log.clients + log.client_N[up_N])
     return np.bincount(pair_A // log.clients, minlength=count)
-
-
-__all__ = ["ERROR", "Finding", "Kind", "Trend", "asked_by_group", "find", "trend_of"]

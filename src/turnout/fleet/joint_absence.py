@@ -14,7 +14,7 @@ Shape letters: T rounds, S clients, W widths, R moved logs, E absences.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,26 +42,42 @@ class JointAbsence:
     clients: tuple[int, ...] | None = None
 
 
-def joint_absences(came_TS: np.ndarray, day: int, error: float) -> list[JointAbsence]:
+def joint_absences(came_TS: np.ndarray, group_S: np.ndarray, day: int, error: float) -> list[JointAbsence]:
     """The outages of a log, found by chance with probability `error` at most.
 
-    `came_TS`: the share of the rounds in which a client came, NaN where it was not asked; `day`: rounds of a day, or 1.
+    `came_TS`: the share of the rounds in which a client came, NaN where it was not asked; `group_S`: its group; a group
+    that is well during an outage is not part of it. `day`: rounds of a day, or 1.
     """
     rounds = len(came_TS) // day * day  # whole days, so that a moved client keeps its hours
     if rounds // day < 3 or came_TS.shape[1] < 2:
         return []
     chosen_S = np.unique(np.linspace(0, came_TS.shape[1] - 1, min(MOST_CLIENTS, came_TS.shape[1])).astype(np.int64))
-    came_TS = came_TS[:rounds, chosen_S]
+    came_TS, group_S = came_TS[:rounds, chosen_S], group_S[chosen_S]
     expected_TS = _expected(came_TS, day)
     draw = np.random.default_rng(0)  # the same moves for every log, so that a diagnosis can be repeated
     move_RS = draw.integers(0, rounds // day, (MOVES, came_TS.shape[1])) * day
-    wide = _wide(came_TS, expected_TS, move_RS, error / 2)
+    wide = [
+        JointAbsence(begin, end, _out(came_TS, expected_TS, group_S, slice(begin, end)))
+        for begin, end in _wide(came_TS, expected_TS, move_RS, error / 2)
+    ]
     out_T = np.zeros(rounds, dtype=bool)
     for one in wide:
         out_T[one.begin : one.end] = True
-    deep = _deep(came_TS, expected_TS, out_T, move_RS, error / 2)
-    named = [JointAbsence(one.begin, one.end, tuple(int(chosen_S[s]) for s in one.clients or ())) for one in deep]
-    return sorted(wide + named, key=lambda one: one.begin)
+    found = wide + _deep(came_TS, expected_TS, out_T, move_RS, error / 2)
+    named = [replace(one, clients=one.clients and tuple(int(chosen_S[s]) for s in one.clients)) for one in found]
+    return sorted(named, key=lambda one: one.begin)
+
+
+def _out(came_TS: np.ndarray, expected_TS: np.ndarray, group_S: np.ndarray, rounds: slice) -> tuple[int, ...] | None:
+    """The clients of the groups that are out in these rounds; None if no group is well."""
+    came_S = np.nansum(came_TS[rounds], 0)
+    expected_S = np.where(np.isnan(came_TS[rounds]), 0.0, expected_TS[rounds]).sum(0)
+    well = [
+        g
+        for g in np.unique(group_S)
+        if expected_S[group_S == g].sum() >= max(2.0, 2 * (expected_S - came_S)[group_S == g].sum())
+    ]
+    return tuple(np.flatnonzero(~np.isin(group_S, well)).tolist()) if well else None
 
 
 def _expected(came_TS: np.ndarray, day: int) -> np.ndarray:
@@ -71,7 +87,7 @@ def _expected(came_TS: np.ndarray, day: int) -> np.ndarray:
     fleet_T = share(np.nansum(came_TS, 1), (asked_TS * rate_S).sum(1))  # 1: as usual
     fleet_T = np.where(np.isnan(fleet_T), 1.0, fleet_T)
     t_T = np.arange(len(came_TS))
-    factor_T = np.polyval(np.polyfit(t_T, fleet_T, 1), t_T)
+    factor_T: np.ndarray = np.polyval(np.polyfit(t_T, fleet_T, 1), t_T)
     places = [t_T % day] + ([t_T // day % 7] if day > 1 and len(t_T) >= 14 * day else [])
     for place_T in places if day > 1 else []:
         ratio = np.bincount(place_T, fleet_T) / np.maximum(np.bincount(place_T, factor_T), 1e-9)
@@ -79,7 +95,8 @@ def _expected(came_TS: np.ndarray, day: int) -> np.ndarray:
     return np.clip(rate_S * factor_T[:, None], 0.002, 0.998)
 
 
-def _wide(came_TS: np.ndarray, expected_TS: np.ndarray, move_RS: np.ndarray, error: float) -> list[JointAbsence]:
+def _wide(came_TS: np.ndarray, expected_TS: np.ndarray, move_RS: np.ndarray, error: float) -> list[tuple[int, int]]:
+    """The rounds, as (first, after the last), in which far fewer clients come than expected."""
     rounds = len(came_TS)
     asked_TS = ~np.isnan(came_TS)
     left_TS = np.where(asked_TS, came_TS - expected_TS, 0.0)
@@ -110,7 +127,7 @@ def _wide(came_TS: np.ndarray, expected_TS: np.ndarray, move_RS: np.ndarray, err
         for begin in np.flatnonzero(low_T):
             if begin + width <= rounds and few_T[begin : begin + width].all():
                 sure_T[begin : begin + width] = True
-    return [JointAbsence(begin, end) for begin, end in stretches(few_T) if sure_T[begin:end].any()]
+    return [(begin, end) for begin, end in stretches(few_T) if sure_T[begin:end].any()]
 
 
 def stretches(true_T: np.ndarray) -> list[tuple[int, int]]:
@@ -126,6 +143,7 @@ def stretches(true_T: np.ndarray) -> list[tuple[int, int]]:
 def _deep(
     came_TS: np.ndarray, expected_TS: np.ndarray, out_T: np.ndarray, move_RS: np.ndarray, error: float
 ) -> list[JointAbsence]:
+    """The long absences of several clients that begin and end together."""
     rounds, clients = came_TS.shape
     absence_E4 = _long_absences(came_TS, expected_TS, out_T)
     if not len(absence_E4):

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from turnout.fleet.groups import Groups
-from turnout.fleet.log_statistics import share
 from turnout.fleet.participation_log import DAY, ParticipationLog
 
 WAVES = 3  # a day has at most so many; a week likewise
@@ -47,13 +46,12 @@ class ComesWhen:
     def words(self, all_clients: int) -> str:
         """
         >>> ComesWhen(2, 12, ((22.0, 5.0),), 0.8, 0.1).words(40)
-        'group 2, 12 clients: 22 to 05 h (turnout 80 % at best, 10 % at worst)'
+        'group 2, 12 clients: 22 to 05 h (turnout 80% at best, 10% at worst)'
         """
         who = "all" if self.clients == all_clients else f"group {self.group}," if self.group else "the other"
         spans = " and ".join(f"{_clock(begin)} to {_clock(end)}" for begin, end in self.hours)
-        return f"{who} {self.clients:,} clients: {spans} h (turnout {self.most:.0%} at best, {self.least:.0%} at worst)".replace(
-            "%", " %"
-        )
+        ends = f"turnout {self.most:.0%} at best, {self.least:.0%} at worst"
+        return f"{who} {self.clients:,} clients: {spans} h ({ends})"
 
 
 def _clock(hour: float) -> str:
