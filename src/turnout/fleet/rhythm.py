@@ -7,7 +7,9 @@ the mean day in its first three waves, summed over clients, so that groups with 
 
     sum over waves k, days d and d' of exp(i k (s_d - s_d')) G_k[d, d'],   G_k = F_k F_k*
 
-with F_k[d, client] the wave k of a client's day d, and s_d the turn of day d, which is 0 in the log.
+with F_k[d, client] the wave k of a client's day d, and s_d the turn of day d, which is 0 in the log. Only days that are
+APART count, and the line through the ends of each day is removed: a client that stays over midnight makes neighbours
+alike, and the two ends of a day differ, whatever the hour.
 
 Shape letters: T rounds, S clients, D days, H rounds of a day, K waves, R random turns, G groups.
 """
@@ -23,7 +25,7 @@ from turnout.fleet.participation_log import DAY, ParticipationLog
 
 WAVES = 3  # a day has at most so many; a week likewise
 TURNS = 1999  # random turns of the days, so the smallest chance that can be stated is 1 in 2,000
-LEAST_PERIODS = 3  # days, or weeks, that the test needs
+APART, LEAST_PERIODS = 3, 3  # days, or weeks, between those compared (2 in a short log), and that the test needs
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -67,17 +69,22 @@ def rhythm_chance(came_TS: np.ndarray, period: int) -> float:
     periods = len(came_TS) // period
     if period < 2 or periods < LEAST_PERIODS or float(period) ** (periods - 1) < TURNS / 10:
         return 1.0
-    left_TS = _without_slow_changes(came_TS, period)[: periods * period]
-    wave_DHS = np.fft.fft(left_TS.reshape(periods, period, -1), axis=1)
+    left_DHS = _without_slow_changes(came_TS, period)[: periods * period].reshape(periods, period, -1)
+    edge = max(period // 8, 1)
+    first_DS, last_DS = left_DHS[:, :edge].mean(1)[:, None], left_DHS[:, -edge:].mean(1)[:, None]
+    line_DHS = first_DS + (last_DS - first_DS) * np.linspace(0, 1, period)[:, None]
+    wave_DHS = np.fft.fft(left_DHS - line_DHS, axis=1)
     waves = np.arange(1, min(WAVES, period // 2) + 1)
-    gram_KDD = np.stack([wave_DHS[:, k] @ wave_DHS[:, k].conj().T for k in waves])
+    at_D = np.arange(periods)
+    apart_DD = abs(at_D[:, None] - at_D) >= (APART if periods > 2 * APART else 2)
+    gram_KDD = np.stack([wave_DHS[:, k] @ wave_DHS[:, k].conj().T for k in waves]) * apart_DD
     draw = np.random.default_rng(0)  # the same turns for every log, so that a diagnosis can be repeated
     turn_RD = np.concatenate([np.zeros((1, periods)), draw.integers(0, period, (TURNS, periods))])
     power_R = np.zeros(len(turn_RD))
     for k, gram_DD in zip(waves, gram_KDD, strict=True):
         factor_RD = np.exp(2j * np.pi * k * turn_RD / period)
         power_R += np.einsum("rd,de,re->r", factor_RD, gram_DD, factor_RD.conj(), optimize=True).real
-    return float((power_R >= power_R[0] * (1 - 1e-9)).mean())
+    return float((power_R >= power_R[0] - 1e-9 * abs(power_R[0])).mean())
 
 
 def _without_slow_changes(came_TS: np.ndarray, period: int) -> np.ndarray:
