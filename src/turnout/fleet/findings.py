@@ -190,7 +190,8 @@ def _when(log: ParticipationLog, t: int) -> str | None:
 
 def _outage(log: ParticipationLog, one: JointAbsence, together: int, names: list[str]) -> Finding:
     begin, end = one.begin * together, min(one.end * together, log.rounds)
-    lasted = f"{end - begin:,} round{'s' * (end - begin > 1)}" + (f" ({_span((end - begin) * log.every)})" if log.every else "")
+    lasted = f"{end - begin:,} round{'s' * (end - begin > 1)}"
+    lasted += f" ({_span((end - begin) * log.every)})" if log.every else ""
     of = _when(log, begin)
     since = f"from {of} to {_when(log, end)}" if of else f"from round {begin} on"
     listed = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
