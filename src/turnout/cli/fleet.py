@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 Log = Annotated[
     Path | None,
-    typer.Argument(metavar="LOG", help="CSV, Parquet, FedScale's availability trace, or the folder of a run."),
+    typer.Argument(
+        metavar="LOG",
+        help="CSV, Parquet, JSON, SQLite or DuckDB; a trace of FedScale's or FLASH's; the folder of a run.",
+    ),
 ]
 Page = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="The diagnosis as a page, or FILE.svg: its charts.")
@@ -63,6 +66,8 @@ def fleet(
     turnout fleet log.csv --client device --round t --work epochs --full-work 5 --missing not-asked
     turnout fleet sessions.parquet --start connected --end disconnected --every 15min --csv turnout.csv
     turnout fleet client_behave_trace --every 1h
+    turnout fleet --from flower superlink-logs/ --every 10min
+    turnout fleet checkins.csv --since 2026-03-20 --skip-faulty
     turnout fleet runs/mine
     turnout fleet runs/deployment --devices fleet.csv
     """

@@ -16,7 +16,8 @@ import numpy as np
 
 from turnout.fleet.findings import Finding, find
 from turnout.fleet.fleet_model import FleetModel, Outages, fit
-from turnout.fleet.log_statistics import presence, runs, share
+from turnout.fleet.groups import Groups, away_together
+from turnout.fleet.log_statistics import presence, runs, sampled, share
 from turnout.fleet.participation_log import DAY, ParticipationLog
 from turnout.fleet.reading import Reading
 from turnout.fleet.rhythm import ComesWhen, asked_by_group
@@ -118,13 +119,14 @@ class Diagnosis:
 
 def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosis:
     """The numbers of a log; `model` is fitted to it if it is not given."""
-    model = model or fit(log)
+    groups = away_together(log) if model is None else model.groups
+    outages = (model or _fitted_to_some(log, groups)).outages
     up_N = log.work_N > 0
     came_T = np.bincount(log.round_N[up_N], minlength=log.rounds)
     asked_T = asked_by_group(log, np.zeros(log.clients, np.int64), 1)[:, 0]
     share_M = np.bincount(log.client_N[up_N], minlength=log.clients) / np.maximum(log.asked_M, 1)
     stays_R, aways_R = runs(presence(log))
-    findings, comes_when = find(log, model.groups, came_T, asked_T)
+    findings, comes_when = find(log, groups, came_T, asked_T)
     hardly_M = share_M < HARDLY
     begins = None
     if log.start_T is not None and log.is_calendar:
@@ -161,12 +163,12 @@ def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosi
         comes_when=comes_when,
         groups=tuple(
             GroupNote(
-                tuple(log.names[i] for i in model.groups.members(g)),
-                model.groups.like_G[g],
-                float(share_M[model.groups.members(g)].mean()),
-                model.outages.get(g),
+                tuple(log.names[i] for i in groups.members(g)),
+                groups.like_G[g],
+                float(share_M[groups.members(g)].mean()),
+                outages.get(g),
             )
-            for g in range(model.groups.count)
+            for g in range(groups.count)
         ),
         hardly_there=tuple(log.names[i] for i in np.flatnonzero(hardly_M)),
         hardly_mass=hardly_mass,
@@ -176,6 +178,13 @@ def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosi
         mass_by_round=() if mass_T is None else tuple(mass_T.tolist()),
         work_and_examples=linked,
     )
+
+
+def _fitted_to_some(log: ParticipationLog, groups: Groups) -> FleetModel:
+    """The model of sampled clients: of all, if they are few."""
+    chosen_S = sampled(log)
+    some = log if len(chosen_S) == log.clients else log.of_clients(chosen_S)
+    return fit(some, Groups(groups.group_M[chosen_S], groups.like_G))
 
 
 def _lengths(length_R: np.ndarray) -> Lengths:
