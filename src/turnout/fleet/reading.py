@@ -151,8 +151,8 @@ class Reading:
             for plain, name in free.items():
                 if meant := next((known for known in usual if one_slip(plain, known)), None):
                     raise UserError(
-                        f"{path}: is the column {name!r} a misspelt {meant!r}? Rename it, or say so: --{role} {name} reads "
-                        f"it, --{role} {NO_COLUMN} does not"
+                        f"{path}: is the column {name!r} a misspelt {meant!r}? Rename it, or say so: --{role} {name} "
+                        f"reads it, --{role} {NO_COLUMN} does not"
                     )
         return columns
 

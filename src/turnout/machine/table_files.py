@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,23 +94,25 @@ class TableFile:
                 cells[name].extend(block.cells[name])
         return TableBlock(cells, lines)
 
-    def rows(self) -> str:
-        """The rows, as what a query of DuckDB's selects from; the cells of a CSV are texts."""
+    def rows(self, types: Mapping[str, str] | None = None) -> str:
+        """The rows, as what a query of DuckDB's selects from; `types` are those of a CSV's columns."""
         if self.format == "CSV":
-            texts = ", ".join(f"{quoted_text(name)}: 'VARCHAR'" for name in self.header)
-            options = f"columns = {{{texts}}}, delim = {quoted_text(self.separator or '')}, quote = '\"', escape = '\"'"
+            columns = ", ".join(f"{quoted_text(name)}: '{kind}'" for name, kind in (types or {}).items())
+            options = (
+                f"columns = {{{columns}}}, delim = {quoted_text(self.separator or '')}, quote = '\"', escape = '\"'"
+            )
             return f"read_csv({quoted_text(self.path)}, auto_detect = false, header = true, {options})"
         if self.format == "DuckDB":
             return f"file.{quoted_name(self.table or '')}"
         return f"read_{self.format.lower()}({quoted_text(self.path)})"
 
     @contextmanager
-    def in_duckdb(self) -> Iterator[tuple[Any, dict[str, str]]]:
+    def in_duckdb(self, types: Mapping[str, str] | None = None) -> Iterator[tuple[Any, dict[str, str]]]:
         """DuckDB with this file, where `rows` can be selected from, and the type of each column."""
         with _duckdb(self.path, self.format) as database:
             if self.format == "DuckDB":
                 database.execute(f"ATTACH {quoted_text(self.path)} AS file (READ_ONLY)")
-            yield database, _types(database, self)
+            yield database, _types(database, self.rows(types))
 
     def _csv_blocks(self, columns: Sequence[str], bad_row: Callable[[int, str], None] | None) -> Iterator[TableBlock]:
         rows: list[list[str]] = []
@@ -197,7 +199,7 @@ def open_table(path: Path, separator: str | None = None, table: str | None = Non
                     "SELECT table_name FROM duckdb_tables() WHERE database_name = 'file'"
                 ).fetchall()
                 name = _chosen(path, table, [found for (found,) in listed])
-            columns = list(_types(database, TableFile(path, [], None, form, name)))
+            columns = list(_types(database, TableFile(path, [], None, form, name).rows()))
         found = TableFile(path, columns, None, form, name)
     if not any(found.header):
         raise UserError(f"{path} is empty, or its first line is: it must have the names of the columns")
@@ -282,5 +284,5 @@ def _duckdb(path: Path, form: Format) -> Iterator[Any]:
         raise UserError(f"{path} begins like a {form} file, but cannot be read ({why}): write it again") from error
 
 
-def _types(database: Any, table: TableFile) -> dict[str, str]:
-    return {name: str(kind) for name, kind, *_ in database.execute(f"DESCRIBE FROM {table.rows()}").fetchall()}
+def _types(database: Any, rows: str) -> dict[str, str]:
+    return {name: str(kind) for name, kind, *_ in database.execute(f"DESCRIBE FROM {rows}").fetchall()}
