@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from turnout.fleet.findings import Finding, find
-from turnout.fleet.fleet_model import FleetModel, Outages, fit
+from turnout.fleet.fleet_model import Outages, fit
 from turnout.fleet.groups import Groups, away_together
 from turnout.fleet.log_statistics import presence, runs, sampled, share
 from turnout.fleet.participation_log import DAY, ParticipationLog
@@ -117,10 +117,10 @@ class Diagnosis:
         return sum(self.asked_by_round) / max(1, self.clients * self.rounds)
 
 
-def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosis:
-    """The numbers of a log; `model` is fitted to it if it is not given."""
-    groups = away_together(log) if model is None else model.groups
-    outages = (model or _fitted_to_some(log, groups)).outages
+def diagnose(log: ParticipationLog, groups: Groups | None = None) -> Diagnosis:
+    """The numbers of a log; its `groups` are found if they are not given."""
+    groups = groups or away_together(log)
+    outages = _outages_of_groups(log, groups)
     up_N = log.work_N > 0
     came_T = np.bincount(log.round_N[up_N], minlength=log.rounds)
     asked_T = asked_by_group(log, np.zeros(log.clients, np.int64), 1)[:, 0]
@@ -180,11 +180,13 @@ def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosi
     )
 
 
-def _fitted_to_some(log: ParticipationLog, groups: Groups) -> FleetModel:
-    """The model of sampled clients: of all, if they are few."""
+def _outages_of_groups(log: ParticipationLog, groups: Groups) -> dict[int, Outages]:
+    """The outages of each group that has any, by the model of sampled clients."""
+    if not groups.count:
+        return {}
     chosen_S = sampled(log)
     some = log if len(chosen_S) == log.clients else log.of_clients(chosen_S)
-    return fit(some, Groups(groups.group_M[chosen_S], groups.like_G))
+    return fit(some, Groups(groups.group_M[chosen_S], groups.like_G)).outages
 
 
 def _lengths(length_R: np.ndarray) -> Lengths:

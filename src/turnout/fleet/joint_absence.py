@@ -25,6 +25,7 @@ WIDTHS = (1, 4, 16)  # rounds
 MOST_CLIENTS = 120  # that are looked at, evenly taken
 MOST_ABSENCES = 250  # that are compared in pairs, the longest
 MOST_OUTAGES = 20
+LEAST_ROUNDS = 12
 LONGER = 4.0  # times a client's usual absence, from which one counts
 FEWEST = 3  # clients of an outage, but for smaller fleets
 
@@ -49,7 +50,7 @@ def joint_absences(came_TS: np.ndarray, group_S: np.ndarray, day: int, error: fl
     that is well during an outage is not part of it. `day`: rounds of a day, or 1.
     """
     rounds = len(came_TS) // day * day  # whole days, so that a moved client keeps its hours
-    if rounds // day < 3 or came_TS.shape[1] < 2:
+    if rounds // day < 3 or rounds < LEAST_ROUNDS or came_TS.shape[1] < 2:
         return []
     chosen_S = np.unique(np.linspace(0, came_TS.shape[1] - 1, min(MOST_CLIENTS, came_TS.shape[1])).astype(np.int64))
     came_TS, group_S = came_TS[:rounds, chosen_S], group_S[chosen_S]
