@@ -40,7 +40,7 @@ def test_the_diagnosis_finds_what_was_put_in(found: Diagnosis) -> None:
     assert len(found.joined) == len(found.left) == 8
     assert len(found.hardly_there) == 8
     assert found.hardly_mass == pytest.approx(8 * 600 / ExampleFleet().examples().sum())
-    assert [one.kind for one in found.findings] == ["empty rounds", "outage", "outage", "rhythm"]
+    assert [one.kind for one in found.findings] == ["outage", "outage", "empty rounds", "rhythm"]
     down = "The whole fleet was out at the same time, for 12 rounds (12 h), from 2026-03-11 17:00 to 2026-03-12 05:00."
     assert down in sentences(found)  # the server was down
     assert [len(one.hours) for one in found.comes_when] == [1, 1]

@@ -122,9 +122,12 @@ def diagnose(log: ParticipationLog, groups: Groups | None = None) -> Diagnosis:
     groups = groups or away_together(log)
     outages = _outages_of_groups(log, groups)
     up_N = log.work_N > 0
-    came_T = np.bincount(log.round_N[up_N], minlength=log.rounds)
+    came_T = np.zeros(log.rounds, np.int64)
+    some_T = np.diff(log.first_row_T) > 0  # rounds with rows
+    came_T[some_T] = np.add.reduceat(up_N.view(np.uint8), log.first_row_T[:-1][some_T], dtype=np.int64)
     asked_T = asked_by_group(log, np.zeros(log.clients, np.int64), 1)[:, 0]
-    share_M = np.bincount(log.client_N[up_N], minlength=log.clients) / np.maximum(log.asked_M, 1)
+    visits_M = np.bincount(log.client_N[up_N], minlength=log.clients)
+    share_M = visits_M / np.maximum(log.asked_M, 1)
     stays_R, aways_R = runs(presence(log))
     findings, comes_when = find(log, groups, came_T, asked_T)
     hardly_M = share_M < HARDLY
@@ -133,7 +136,6 @@ def diagnose(log: ParticipationLog, groups: Groups | None = None) -> Diagnosis:
         begins = datetime.fromtimestamp(float(log.start_T[0]), UTC).strftime("%Y-%m-%d %H:%M")
     hardly_mass = mass_T = linked = None
     if log.examples_M is not None:
-        visits_M = np.bincount(log.client_N[up_N], minlength=log.clients)
         work_M = np.bincount(log.client_N[up_N], log.work_N[up_N], log.clients) / np.maximum(visits_M, 1)
         pair = work_M[visits_M > 0], log.examples_M[visits_M > 0]
         if len(pair[0]) >= 3 and all(np.std(one) > 0 for one in pair):
@@ -150,8 +152,8 @@ def diagnose(log: ParticipationLog, groups: Groups | None = None) -> Diagnosis:
         missing=log.missing,
         assumed=log.assumed,
         turnout=float(came_T.sum() / max(asked_T.sum(), 1)),
-        work=float(log.work_N[up_N].mean()) if up_N.any() else 0.0,
-        complete=float((log.work_N[up_N] >= 1).mean()) if up_N.any() else 0.0,
+        work=float(log.work_N.sum() / max(came_T.sum(), 1)),
+        complete=float((log.work_N >= 1).sum() / max(came_T.sum(), 1)),
         turnout_by_round=tuple(share(came_T, asked_T).tolist()),
         asked_by_round=tuple(asked_T.tolist()),
         turnout_by_hour=_by_time(log, came_T, asked_T, 3600.0, 24, 0),

@@ -76,8 +76,9 @@ def find(
     for one in outages:
         columns = slice(None) if one.clients is None else list(one.clients)
         came_TS[one.begin : one.end, columns] = np.nan
-    findings = [*_empty_rounds(log, came_T, asked_T)]
+    findings = [*_hardly_trains(log, came_T)]
     findings += [_outage(log, one, together, [log.names[chosen_S[s]] for s in one.clients or ()]) for one in outages]
+    findings += [*_empty_rounds(came_T, asked_T)]
     week = 7 * day if log.season == 7 * (log.rounds_a_day or 0) else 0
     if trend := trend_of(came_TS, week or day):
         findings.append(_trend(log, trend))
@@ -240,14 +241,18 @@ def _labels(log: ParticipationLog) -> str:
     )
 
 
-def _empty_rounds(log: ParticipationLog, came_T: np.ndarray, asked_T: np.ndarray) -> Iterator[Finding]:
-    """Rounds to which nobody came; and, if most rounds have hardly anybody, a length of rounds that would work."""
+def _empty_rounds(came_T: np.ndarray, asked_T: np.ndarray) -> Iterator[Finding]:
+    """Rounds to which nobody came."""
     empty, rounds = int(((came_T == 0) & (asked_T > 0)).sum()), int((asked_T > 0).sum())
-    trains = float((came_T >= FEW).mean()) if len(came_T) else 1.0
-    if trains < HARDLY_TRAINS and log.clients >= FEW:
-        yield Finding("hardly trains", f"This fleet hardly trains: {_hardly(log, trains)}.")
     if empty:
         yield Finding("empty rounds", f"Nobody came to {empty:,} of {rounds:,} rounds ({empty / rounds:.1%}).")
+
+
+def _hardly_trains(log: ParticipationLog, came_T: np.ndarray) -> Iterator[Finding]:
+    """Most rounds have hardly anybody: with a length of rounds that would work."""
+    trains = float((came_T >= FEW).mean())
+    if trains < HARDLY_TRAINS and log.clients >= FEW:
+        yield Finding("hardly trains", f"This fleet hardly trains: {_hardly(log, trains)}.")
 
 
 def _hardly(log: ParticipationLog, trains: float) -> str:

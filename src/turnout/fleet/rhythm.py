@@ -37,6 +37,7 @@ class ComesWhen:
     clients  how many they are
     hours    (from, to) in hours of the day, where their turnout is above the middle between its least and its most
     most, least   their turnout at the best and at the worst hour
+    turnout  their turnout at each round of the day, from 0:00 on
     """
 
     group: int
@@ -44,6 +45,10 @@ class ComesWhen:
     hours: tuple[tuple[float, float], ...]
     most: float
     least: float
+    turnout: tuple[float, ...] = ()
+
+    def name(self, all_clients: int) -> str:
+        return "all" if self.clients == all_clients else f"group {self.group}" if self.group else "others"
 
     def words(self, all_clients: int) -> str:
         """
@@ -133,12 +138,17 @@ def who_comes_when(log: ParticipationLog, groups: Groups, rhythmic_G: list[bool]
         hours = tuple(
             ((begin / 3600 + 24 * a / day) % 24, (begin / 3600 + 24 * b / day) % 24) for a, b in _arcs(high_H)
         )
-        found.append(ComesWhen(0 if g == groups.count else g + 1, size, hours, most, least))
+        from_midnight_H = np.roll(turnout_H, round(begin / DAY * day))
+        found.append(
+            ComesWhen(0 if g == groups.count else g + 1, size, hours, most, least, tuple(from_midnight_H.tolist()))
+        )
     return tuple(found)
 
 
 def asked_by_group(log: ParticipationLog, group_M: np.ndarray, wide: int) -> np.ndarray:
     """How many clients of each group were asked in each round [T, G]."""
+    if log.missing == "not-asked" and wide == 1:
+        return np.diff(log.first_row_T)[:, None]
     if log.missing == "not-asked":
         cell_N = log.round_N.astype(np.int64) * wide + group_M[log.client_N]
         return np.bincount(cell_N, minlength=log.rounds * wide).reshape(log.rounds, wide)
