@@ -61,6 +61,18 @@ def test_settings_that_make_no_sense():
         to.runtime.Processes(0)
 
 
+@pytest.mark.parametrize("more", [8, 18])  # too few for the store of torch, and for its connections
+def test_too_few_open_files_is_a_sentence(more: int, tmp_path: Path) -> None:
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (n := 6 + {more}, n))"
+    own = "from turnout.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", f"import sys; {limit}; {own}", "run", "small.toml", "--processes", "2", "-q"]
+    (tmp_path / "small.toml").write_text('rounds = 1\nworld.data = { kind = "synthetic", clients = 4 }\n')
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "more can be opened here: allow more (ulimit -n)" in done.stderr
+    assert len(done.stderr.splitlines()) == 3  # where the report and the picture are, and the sentence
+
+
 def test_what_is_started_serves_the_runs_of_a_block_and_ends_with_it():
     said: list[str] = []
 

@@ -22,7 +22,6 @@ from torch.backends import cudnn
 from torch.func import grad, vmap
 
 from turnout.engine.batches import Batch
-from turnout.engine.dropout import seeded
 from turnout.engine.kernels.graphs import GraphCache, descend_captured
 from turnout.engine.network import ForClients, Network
 from turnout.inputs import Inputs
@@ -229,7 +228,7 @@ class Looped:
         """
         views = self.network.layout.unpack(flat_P)
         for slot, parameter in zip(self.network.layout.slots, self._parameters, strict=True):
-            if flat_P.is_cuda:  # cuDNN wants recurrent weights in one piece
+            if flat_P.is_cuda or self.network.rounded is not None:  # cuDNN wants recurrent weights in one piece
                 parameter.data.copy_(views[slot.name])
             else:
                 parameter.data = views[slot.name]
@@ -257,20 +256,26 @@ class Looped:
             x, y, share_B = x[real_B], y[real_B], None if share_B is None else share_B[real_B]
         if self.channels_last and not isinstance(x, Inputs) and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        address = batch.keys_ck[i, -1] if self.network.draws and batch.keys_ck is not None else None
-        with seeded(address, flat_P.device):
+        keys_1k = None if batch.keys_ck is None else batch.keys_ck[i : i + 1]
+        with self.network.addressed(keys_1k, flat_P.device):
             loss_B = self.network.losses(x, y)
             loss = loss_B.mean() if share_B is None else (loss_B * share_B).sum()
-            grads = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        grads: list[Tensor | None] = [
+            g if g is None or self.network.rounded is None else g.to(flat_P.dtype) for g in found
+        ]
         for name in self.network.layout.states:
             states[name][i] = buffers[name]
-        return list(grads), loss.detach()
+        return grads, loss.detach()
 
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
         losses = []
         for i in range(flat_cP.shape[0]):
             grads, loss = self._one(flat_cP[i], states, batch, i)
-            filled = [torch.zeros_like(p) if g is None else g for p, g in zip(self._parameters, grads, strict=True)]
+            filled = [
+                torch.zeros_like(p, dtype=flat_cP.dtype) if g is None else g
+                for p, g in zip(self._parameters, grads, strict=True)
+            ]
             torch.cat([g.reshape(-1) for g in filled], out=out_cP[i])
             losses.append(loss)
         return torch.stack(losses)

@@ -18,8 +18,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -42,7 +42,7 @@ CANNOT_TRAVEL = (
 )
 PATIENCE = datetime.timedelta(days=1)  # for a process that is silent; one that has ended is noticed at once
 START_SECONDS = 120.0
-FEW_FILES = "if there are too few open files (ulimit -n), allow more"
+OPEN_FILES, FILES_EACH = 32, 3  # connections and files of this process, and more for each process
 HOST = "127.0.0.1"
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -174,7 +174,8 @@ def under_torchrun() -> bool:
 def join_ranks() -> Ranks:
     """Join the processes that torchrun has started."""
     place = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    dist.init_process_group(_backend(*place), timeout=PATIENCE)
+    with _connecting():
+        dist.init_process_group(_backend(*place), timeout=PATIENCE)
     return Ranks(dist.get_rank(), dist.get_world_size())
 
 
@@ -182,14 +183,11 @@ def start_ranks(size: int) -> Ranks:
     """Start the others on this machine, each as this module with PORT RANK SIZE."""
     if dist.is_initialized():
         raise UserError("this program uses torch.distributed itself: runtime.kind = 'processes' cannot start it again")
-    try:
+    _check_open_files(OPEN_FILES + FILES_EACH * size)
+    with _connecting():
         store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-    except AttributeError as error:  # torch was built without it
-        raise UserError(f"this torch cannot start processes ({error}): use runtime.kind = 'in-process'") from error
-    except RuntimeError as error:
-        raise UserError(f"processes cannot be connected ({str(error).splitlines()[0][:160]}): {FEW_FILES}") from error
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    command = [sys.executable, "-m", "turnout.runtimes.processes", str(store.port)]
+    command = [sys.executable, "-P", "-m", "turnout.runtimes.processes", str(store.port)]
     others = [
         subprocess.Popen([*command, str(rank), str(size)], stdin=subprocess.PIPE, stdout=sys.stderr, env=environment)
         for rank in range(1, size)
@@ -201,13 +199,41 @@ def start_ranks(size: int) -> Ranks:
             if ended or time.monotonic() > deadline:
                 raise UserError(f"a process could not be started ({_way(ended[0]) if ended else 'it did not answer'})")
             time.sleep(0.01)
-        dist.init_process_group(_backend(0, size), store=store, rank=0, world_size=size, timeout=PATIENCE)
+        with _connecting():
+            dist.init_process_group(_backend(0, size), store=store, rank=0, world_size=size, timeout=PATIENCE)
     except BaseException:
         for process in others:
             process.kill()
             process.wait()
         raise
     return Ranks(0, size, others)
+
+
+def _check_open_files(needed: int) -> None:
+    """Refuse to start where so many files cannot be opened: torch would try for minutes, and print its C++ frames."""
+    opened: list[int] = []
+    try:
+        while len(opened) < needed:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        raise UserError(
+            f"runtime.kind = 'processes' opens about {needed} files, and only {len(opened)} more can be opened here: "
+            "allow more (ulimit -n), or use runtime.kind = 'in-process'"
+        ) from error
+    finally:
+        for file in opened:
+            os.close(file)
+
+
+@contextmanager
+def _connecting() -> Iterator[None]:
+    """What torch reports while processes connect, as a sentence."""
+    try:
+        yield
+    except AttributeError as error:  # torch was built without it
+        raise UserError(f"this torch cannot start processes ({error}): use runtime.kind = 'in-process'") from error
+    except RuntimeError as error:
+        raise UserError(f"processes cannot be connected ({str(error).splitlines()[0][:160]})") from error
 
 
 def _backend(local_rank: int, on_this_machine: int) -> str:

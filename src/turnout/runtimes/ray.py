@@ -12,11 +12,13 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,7 +132,7 @@ class RayGroup:
         (answer,), _ = self.ray.wait(list(self._busy), num_returns=1)
         actor, i = self._busy.pop(answer)
         try:
-            found = _tree(self.ray.get(answer))
+            tree = _tree(self.ray.get(answer))
         except self.ray.exceptions.RayTaskError:  # the worker is alive, but could not read its part
             raise
         except self.ray.exceptions.RayError as error:
@@ -142,7 +144,7 @@ class RayGroup:
             self._idle = []
             return i, WorkerLost(short(error))
         self._idle.append(actor)
-        return i, found
+        return i, tree
 
     def end(self) -> None:
         for actor in [*self._idle, *(actor for actor, _ in (*self._starting.values(), *self._busy.values()))]:
@@ -156,6 +158,8 @@ class RayWorker:
     """A `LazyWorker` as an actor, which receives and returns arrays; each run has its own worker."""
 
     def __init__(self) -> None:
+        here = str(Path.cwd())
+        sys.path[:] = [*(path for path in sys.path if path != here), here]
         self.run = ""
         self.worker: LazyWorker
 
@@ -170,9 +174,9 @@ class RayWorker:
 
 
 def _arrays(tree: State) -> list[np.ndarray]:
-    found: list[np.ndarray] = []
-    write_tree(tree, lambda value: found.append(value.numpy()))
-    return found
+    arrays: list[np.ndarray] = []
+    write_tree(tree, lambda value: arrays.append(value.numpy()))
+    return arrays
 
 
 def _tree(arrays: list[np.ndarray]) -> State:
@@ -200,7 +204,9 @@ def connect(ray: Any, settings: Settings) -> bool:
     here = {} if settings.address else {"include_dashboard": False, "num_cpus": max(wanted, cores())}
     try:
         with _quietly():
-            ray.init(settings.address or "local", log_to_driver=False, logging_level="ERROR", **here)
+            # Ray lets workers search the driver's folder first; with this they have loaded their libraries before.
+            first = {"worker_process_setup_hook": "turnout.runtimes.ray.RayHand"}
+            ray.init(settings.address or "local", log_to_driver=False, logging_level="ERROR", runtime_env=first, **here)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UserError(NO_CLUSTER.format(settings.address, short(error))) from error
     return True
