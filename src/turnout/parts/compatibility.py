@@ -11,6 +11,7 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.layout import Layout
 from turnout.parts.compression.base import Dense
+from turnout.parts.privacy.rules import check_private, check_private_experiment
 from turnout.parts.products import ProductMean, factor_pairs
 from turnout.parts.robust import Robust
 from turnout.parts.terms.base import PersonalModel, TermTraits, remembers, sends
@@ -51,6 +52,8 @@ def check_algorithm(algorithm: Any) -> None:
             )
     if algorithm.closing.uses_late:
         _check_late(algorithm)
+    if algorithm.privacy is not None:
+        check_private(algorithm)
 
 
 def _check_late(algorithm: Any) -> None:
@@ -128,6 +131,8 @@ def check_experiment(experiment: Any, algorithm: Any, layout: Layout) -> None:
                 "evaluate.activations compares clients' own BatchNorm with the average, which they do not receive: set "
                 "algorithm.share_personal and algorithm.newcomers = 'average'"
             )
+    if algorithm.privacy is not None:
+        check_private_experiment(experiment, layout.shared_states)
     if isinstance(algorithm.aggregation, ProductMean) and not list(factor_pairs(layout.shared_slots)):
         raise UserError(
             "algorithm.aggregation = ProductMean needs both factors of an adapter, lora_A and lora_B, among the shared "
@@ -146,6 +151,7 @@ def _check_independent(algorithm: Any) -> None:
         "terms": bool(algorithm.terms),
         "compression": not isinstance(algorithm.compression, Dense),
         "mixing": algorithm.mixing.personal,
+        "privacy": algorithm.privacy is not None,
     }
     for name in (name for name, is_set in idle.items() if is_set):
         raise UserError(

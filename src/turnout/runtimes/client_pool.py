@@ -62,12 +62,16 @@ class ClientPool:
         how = (getattr(self.task, "positions", None), getattr(self.task, "models_own", False))
         self.network = Network.of(self.model.module, self.model.layout, self.task.loss, *how, rounded)
         self.drop_single = self.network.has_batch_statistics()
+        if self.drop_single and (algorithm.local.accumulate or 1) > 1:
+            raise UserError(
+                "algorithm.local.accumulate divides mini-batches, and BatchNorm needs whole ones: leave it out"
+            )
         self.probes = self.evaluate.recovery or self.evaluate.gradients or self.evaluate.activations
         rows = initial_rows(first.layout, self.model.flat_P, states, algorithm)
         seen = blank(module) if self.evaluate.activations else {}
         rows |= {f"seen/{name}": value.to(place.dtype) for name, value in seen.items()}
         self.store = ClientStore(rows, device=place.device, device_limit=place.share())
-        x, y = self.federation.train(_first_with_data(self.federation), 0).of(0, most=algorithm.local.batch_size)
+        x, y = self.federation.train(_first_with_data(self.federation), 0).of(0, most=algorithm.local.at_once)
         x = x.to(place.dtype) if x.is_floating_point() else x
         loss, optimizer = loss_by_hand(self.task), algorithm.local.optimizer
         self.trainer = make_trainer(experiment.runtime.compute, self.network, loss, x, y, optimizer)
@@ -85,8 +89,8 @@ class ClientPool:
         client_R, t = asked.client_R, download.t
         state = self.state(client_R, download.states, download.outbox)
         if self.algorithm.newcomers == "calibrated":
-            place_I, found = self._calibrated(client_R, download.start, download.states, t)
-            state = state.with_statistics(place_I, found) if len(place_I) else state
+            place_I, statistics = self._calibrated(client_R, download.start, download.states, t)
+            state = state.with_statistics(place_I, statistics) if len(place_I) else state
         algorithm, hooks = self.algorithm, None
         if dense:
             algorithm = replace(algorithm, compression=Dense())
@@ -126,6 +130,8 @@ class ClientPool:
             server_term_states=download.term_states,
             term_states=state.term_states,
             magnitudes=magnitudes,
+            clip=local.clip,
+            at_once=None if local.accumulate in (None, 1) else local.at_once,
         )
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
@@ -239,9 +245,9 @@ class ClientPool:
         layout, terms = self.model.layout, [term for term in self.algorithm.terms if isinstance(term, PersonalModel)]
         sent = states_to_send(asked.states, self.algorithm.newcomers)
         wanted = ("personal", "state/", *(f"term/{term.name}/" for term in terms))
-        new_I, found = asked.client_C[:0], Tensors()
+        new_I, calibrated = asked.client_C[:0], Tensors()
         if self.algorithm.newcomers == "calibrated":
-            new_I, found = self._calibrated(asked.client_C, asked.start_of, asked.states, asked.t)
+            new_I, calibrated = self._calibrated(asked.client_C, asked.start_of, asked.states, asked.t)
 
         def models(place_c: Tensor) -> tuple[Tensor, Tensors]:
             client_c = asked.client_C[place_c]
@@ -249,7 +255,7 @@ class ClientPool:
             here_c = torch.isin(place_c.cpu(), new_I)
             if bool(here_c.any()):
                 at_i = torch.searchsorted(new_I, place_c.cpu()[here_c])
-                statistics = {name: value[at_i.to(value.device)] for name, value in found.items()}
+                statistics = {name: value[at_i.to(value.device)] for name, value in calibrated.items()}
                 state = state.with_statistics(here_c.nonzero().squeeze(1), statistics)
             shared = {n: asked.states[n].expand(len(place_c), *asked.states[n].shape) for n in layout.shared_states}
             flat = state.start(asked.start_of(client_c))
@@ -346,6 +352,6 @@ def data_bytes(federation: Federation) -> int:
     rows = [getattr(getattr(federation, name, None), "row_R", None) for name in ("train_rows", "test_rows")]
     named = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
     central = getattr(federation, "central", None)
-    found = [*named, *rows, *(central if isinstance(central, tuple) else ())]
-    storages = [value.untyped_storage() for value in found if isinstance(value, Tensor)]
+    values = [*named, *rows, *(central if isinstance(central, tuple) else ())]
+    storages = [value.untyped_storage() for value in values if isinstance(value, Tensor)]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
