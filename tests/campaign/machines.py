@@ -98,7 +98,7 @@ MACHINES = {
     "kernels for SSE2": Machine(KERNELS + RESULTS[:1], compiler="cc -march=x86-64", flag="sse2"),
     "kernels for ARM, emulated": Machine(needs=("aarch64-linux-gnu-gcc", "qemu-aarch64")),
     "a home folder that cannot be written": Machine(FILES, {"HOME": "/proc", "XDG_CACHE_HOME": None}),
-    "no home folder": Machine(FILES, {"HOME": "/no/such/folder", "XDG_CACHE_HOME": None}),
+    "no home folder": Machine(FILES, {"HOME": "/dev/null/none", "XDG_CACHE_HOME": None}),
     "umask 077": Machine(FILES, {"XDG_CACHE_HOME": "{folder}"}, before=("sh", "-c", 'umask 077; exec "$@"', "sh")),
     "a Turkish locale": Machine(FILES, {"LC_ALL": "tr_TR.UTF-8", "LOCPATH": "{locale}"}, needs=("localedef",)),
     "another time zone": Machine(FILES, {"TZ": "Pacific/Chatham"}),
