@@ -8,7 +8,7 @@ the difference to the fleet as it is now is paired by seed. Each has its cost: t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -61,9 +61,9 @@ class Lever:
 
 def levers_of(
     case: RaceCase, clients: int, log: ParticipationLog, path: Path, reading: Reading, folder: Path,
-    data_dir: Path | None,
+    data_dir: Path | None, stop: Callable[[], bool] = lambda: False,
 ) -> list[Lever]:  # fmt: skip
-    """The levers that this fleet has; the first is the fleet as it is now."""
+    """The levers that this fleet has; the first is the fleet as it is now. The log is cut again until `stop`."""
     experiment = case.experiment
     pilot = measure(experiment.but(rounds=PILOT, **{"world.events": ()}), data_dir)
     round_takes, came = pilot.waited / PILOT, log.work_N.size and float((log.work_N > 0).sum() / log.asked_M.sum())
@@ -72,7 +72,7 @@ def levers_of(
     asked = selection.clients if isinstance(selection, Count) else max(1, round(part * clients))
     replies = max(1, round(asked * came))
     found = [Lever(AS_NOW, "the fleet as the log has it", every=log.every)]
-    found += _cut_again(case, log, path, reading, folder)
+    found += _cut_again(case, log, path, reading, folder, stop)
 
     def closing(name: str, about: str, made: Any, setting: str, **more: Any) -> Lever:
         changes = {"algorithm.closing": made, **more}
@@ -111,13 +111,17 @@ def asking(clients: int) -> str:
     return f"--set 'algorithm.selection={{kind=\"count\", clients={clients}}}'"
 
 
-def _cut_again(case: RaceCase, log: ParticipationLog, path: Path, reading: Reading, folder: Path) -> list[Lever]:
+def _cut_again(
+    case: RaceCase, log: ParticipationLog, path: Path, reading: Reading, folder: Path, stop: Callable[[], bool]
+) -> list[Lever]:
     """Rounds of other lengths, over as much time of the log; none if the log has rounds and not times."""
     found: list[Lever] = []
     now = case.experiment.world.participation
     if log.every is None or not isinstance(now, FleetLog):
         return found
     for times in CUTS:
+        if stop():
+            break
         every = log.every * times
         rounds = round(case.experiment.rounds / times)
         try:

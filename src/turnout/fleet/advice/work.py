@@ -66,7 +66,7 @@ class AdviceWork:
     started: float
     most_seeds: int
     first_seed: int
-    find_levers: Callable[[], Sequence[Lever]] | None = None
+    find_levers: Callable[..., Sequence[Lever]] | None = None
     levers: Sequence[Lever] = ()
     watts: float | None = None
     steps: list[int] = field(default_factory=list)
@@ -107,7 +107,7 @@ class AdviceWork:
             budget=self.budget,
         )
         if found.recommended is not None and self.find_levers is not None:
-            self.levers = self.find_levers()
+            self.levers = self.find_levers(stop=self.over(LEVERS))
             found = self.pull(found, found.arm(found.recommended))
         return replace(found, spent_on=self.spent_on(found))
 
