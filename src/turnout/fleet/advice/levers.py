@@ -23,7 +23,7 @@ from turnout.fleet.advice.trials import TrialOutcome, measure
 from turnout.fleet.blocks import block_length
 from turnout.fleet.fleet_participation import FleetLog
 from turnout.parts.closing import Buffered, Deadline, FirstReplies
-from turnout.parts.selection import Count, Fraction
+from turnout.parts.selection import Count, Fraction, MinSeparation
 from turnout.running.charts.units import duration
 from turnout.statistics import Standing, standing
 
@@ -31,6 +31,7 @@ AS_NOW = "as it is now"
 CUTS = (0.5, 2.0, 4.0)  # times the length of a round
 MOST_LEVER_SEEDS = 16
 PILOT = 4  # rounds whose time is taken
+REST = 4  # rounds between two participations of a client
 MORE = 1.3  # times the clients, asked so that enough reply
 
 
@@ -91,6 +92,10 @@ def levers_of(
         found.append(Lever(f"ask {fewer.clients}", f"ask {fewer.clients} instead of {asked} clients",
                            asking(fewer.clients),
                            {"algorithm.selection": fewer}, log.every))  # fmt: skip
+    rest = MinSeparation(REST, of=selection)
+    found.append(Lever(f"rest {REST} rounds", f"a client that took part is not asked again for {REST} rounds",
+                       f"--set 'algorithm.selection={{kind=\"min-separation\", separation={REST}}}'",
+                       {"algorithm.selection": rest}, log.every))  # fmt: skip
     if replies >= 5:
         first = max(1, round(0.8 * replies))
         found.append(closing(f"wait for {first}", f"close with the first {first} replies, of about {replies} that come",
@@ -219,5 +224,5 @@ def lever_sentence(one: PulledLever, now: PulledLever, judge: Judge) -> str:
     for what, mine, its in (("device-hours", one.device_hours, now.device_hours), ("bytes", one.sent, now.sent),
                             ("time of a round", one.round_takes, now.round_takes)):  # fmt: skip
         if its > 0 and abs(mine / its - 1) > 0.02:
-            parts.append(f"{mine / its:.2g} times the {what}")
+            parts.append(f"{mine / its:.2f} times the {what}")
     return f"{one.lever.name} ({one.lever.setting}): {', '.join(parts)}"
