@@ -99,6 +99,10 @@ class Turnout:
     def complete_C(self) -> Tensor:
         return self.work_C >= self.full_work
 
+    def mask(self, position_I: Tensor) -> Tensor:
+        """Which clients of the cohort are at these positions [C]."""
+        return torch.zeros_like(self.present_C).index_fill(0, position_I, True)
+
     def among(self, client_C: Tensor) -> Turnout:
         """The same record with absent rows for clients that were not even asked; both lists are sorted by id."""
         row_C = torch.searchsorted(client_C, self.client_C)

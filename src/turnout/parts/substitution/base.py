@@ -41,6 +41,13 @@ class Substitutes:
     row_start_P: Tensor | None = None
     extra: dict[str, float | str] = field(default_factory=dict)
 
+    def as_votes(self, weight_C: Tensor) -> Tensor:
+        """The borrowed shares where weights are votes: a friend of many has at most one vote more, the rest goes to
+        all clients by weight."""
+        borrowed_C = self.borrowed_C.minimum(weight_C)
+        rest = self.borrowed_C.sum() - borrowed_C.sum()
+        return borrowed_C + weight_C * (rest / weight_C.sum().clamp(min=1e-300))
+
     def rows_sum(self, factor_C: Tensor) -> Tensor | None:
         """Σ of the old updates, each with its weight and the factor of the client it stands for; None without any."""
         if self.rows_SP is None or self.row_weight_S is None or self.row_position_S is None:
