@@ -61,7 +61,9 @@ class FlowerRuntime(DeviceClients):
             raise UserError("algorithm.membership.drop drops clients that are away, and these cannot send the rows "
                             "that algorithm.terms need when a client leaves: leave one of them out")  # fmt: skip
         evaluate = setup.experiment.evaluate
-        if algorithm.secure and (not settings.server_data or evaluate.per_client or algorithm.measures_personal(evaluate)):
+        if algorithm.secure and (
+            not settings.server_data or evaluate.per_client or algorithm.measures_personal(evaluate)
+        ):
             raise UserError("algorithm.secure hides what each device sends, and devices would report their metrics one "
                             "by one: set runtime.server_data = true for a test set of the server's own, "
                             "evaluate.personal = false, and leave evaluate.per_client out")  # fmt: skip
@@ -111,9 +113,7 @@ class FlowerRuntime(DeviceClients):
         weight_C = weights_of(self.algorithm.shares.by, self.examples(client_C))
         return SecureExchange(rule, client_C, weight_C, t, self.survey)
 
-    def _replies(
-        self, client_C: Tensor, done: dict[int, Done], download: Download
-    ) -> tuple[Turnout, Replies | None]:
+    def _replies(self, client_C: Tensor, done: dict[int, Done], download: Download) -> tuple[Turnout, Replies | None]:
         """The turnout after what clients did, and the replies of those whose work counts, most work first."""
         steps_C = torch.tensor([done[c].steps if c in done else 0 for c in client_C.tolist()])
         turnout, _ = self._turnout(client_C, steps_C)

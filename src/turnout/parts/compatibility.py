@@ -97,7 +97,9 @@ def _check_secure(algorithm: Any) -> None:
     }
     for name, (is_set, instead) in needs.items():
         if is_set:
-            raise UserError(f"algorithm.{name} needs updates of single clients, which algorithm.secure hides: {instead}")
+            raise UserError(
+                f"algorithm.{name} needs updates of single clients, which algorithm.secure hides: {instead}"
+            )
 
 
 def _needs_single(term: Any) -> bool:

@@ -99,6 +99,7 @@ def _neighbourhood(clients: int, dropped: int, corrupt: int) -> tuple[int, int]:
 
 def _tail(population: int, marked: int, drawn: int, least: int) -> float:
     """Probability that at least so many of the drawn ones are marked (hypergeometric)."""
+
     def log_ways(n: int, k: int) -> float:
         return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
