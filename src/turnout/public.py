@@ -133,9 +133,8 @@ class roles(metaclass=_Namespace):  # noqa: N801
 class substitution(metaclass=_Namespace):  # noqa: N801
     """What happens to the shares of absent clients."""
 
-    from turnout.parts.substitution.base import NoSubstitution, Spread, Substitution
+    from turnout.parts.substitution.base import NoSubstitution, Spread, Stale, Substitution
     from turnout.parts.substitution.friends import Candidates, Friends
-    from turnout.parts.substitution.stale import Stale
 
 
 class terms(metaclass=_Namespace):  # noqa: N801

@@ -26,8 +26,8 @@ from turnout.errors import UserError, nearest
 from turnout.experiment import Algorithm, Evaluate, Experiment, World
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
+from turnout.parts.substitution.base import Stale
 from turnout.parts.substitution.friends import Friends
-from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.baselines import Proximal
 from turnout.parts.terms.control_variates import Scaffold
 from turnout.parts.weighting import ByShare, ByWork

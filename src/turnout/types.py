@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
+from turnout.inputs import Inputs, trimmed
 from turnout.times import Times as Times
 
 Tensors = dict[str, Tensor]
@@ -56,6 +57,11 @@ class Samples:
         start, count = int(self.start_C[i]), int(self.count_C[i])
         rows = self.row_R[start : start + (count if most is None else min(most, count))]
         return self.x[rows], self.y[rows]
+
+    def at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The samples of these rows, of several inputs without positions that none of them uses, and their targets."""
+        x = self.x[rows]
+        return trimmed(x) if isinstance(x, Inputs) else x, self.y[rows]
 
     def take(self, place_c: Tensor) -> Samples:
         """The samples of some of the clients, in the order named; the pool stays.

@@ -12,7 +12,7 @@ import pytest
 import turnout as to
 from example_experiments import ternary, three_users
 from parity import difference, played, shrunk
-from turnout.machine.optional import optional
+from turnout.errors import optional
 from turnout.recipes import digits
 from turnout.runtimes.crew import KEPT, RemoteWorkers
 

@@ -250,8 +250,6 @@ def _interruptible() -> Iterator[list[int]]:
 
 
 def print_error(sentence: str, style: str = "red") -> None:
-    from rich.text import Text
+    from turnout.machine.terminal import print_line  # rich takes longer to import than `--help` to print
 
-    from turnout.machine.terminal import Terminal
-
-    Terminal(stderr=True, soft_wrap=True).print(Text(sentence, style=style))
+    print_line(sentence, style)

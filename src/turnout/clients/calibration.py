@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from turnout.engine.batches import address_batches
@@ -51,7 +50,7 @@ class Calibration:
                 for layer in layers if batches else ():
                     states[f"{layer}num_batches_tracked"].zero_()
                 for row_B in batches:
-                    functional_call(network.module, {**weights, **states}, (self.samples.x[row_B],))
+                    network.scores(self.samples.x[row_B], {**weights, **states})
             return {name: states[name] for name in names}
 
         found = workers.map(one, range(len(self.client_I)))

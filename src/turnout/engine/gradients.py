@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from torch.backends import cudnn
 from torch.func import grad, vmap
 
-from turnout.engine.batches import Batch, shares
+from turnout.engine.batches import Batch
 from turnout.engine.dropout import seeded
 from turnout.engine.kernels.graphs import GraphCache, descend_captured
 from turnout.engine.network import ForClients, Network
+from turnout.inputs import Inputs
 from turnout.machine.threads import map_in, thread_pool
 from turnout.machine.triton_tools import rehearse
 from turnout.types import Tensors
@@ -123,7 +124,7 @@ class Vmapped:
         self._cudnn = 1 not in network.norms  # under vmap cuDNN refuses BatchNorm of one channel
 
     def _loss(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor) -> Tensor:
-        return (self.network.loss(self.network.scores(x, {**weights, **states}), y) * share_B).sum()
+        return (self.network.losses(x, y, {**weights, **states}) * share_B).sum()
 
     def _losses(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor, gain: Tensor) -> Any:
         """The loss times a gain, which only its gradient sees, and the loss."""
@@ -135,7 +136,7 @@ class Vmapped:
             self.network.module.train(batch.training)
         weights = self.network.layout.views(flat_cP)
         inner = {**states, **(self.network.keyed(batch.keys_ck) if batch.training else {})}
-        share_cB = _ones(batch, flat_cP.dtype) / batch.x.shape[1] if batch.mask_cB is None else shares(batch.mask_cB)
+        share_cB = self.network.shares(batch, flat_cP.dtype)
         gain_c = torch.as_tensor(gain, dtype=flat_cP.dtype, device=flat_cP.device).expand(len(flat_cP))
         with _cudnn(self._cudnn), ForClients():
             grads, loss_c = self._grad(weights, inner, batch.x, batch.y, share_cB, gain_c)
@@ -248,15 +249,18 @@ class Looped:
         if module.training != batch.training:
             module.train(batch.training)
         buffers = self._load(flat_P, states, batch, i)
-        x, y = batch.x[i], batch.y[i]
+        x, y, share_B = batch.x[i], batch.y[i], None
+        if self.network.positions is not None:
+            share_B = self.network.shares(batch, flat_P.dtype)[i]
         if batch.mask_cB is not None:
             real_B = batch.mask_cB[i].bool()
-            x, y = x[real_B], y[real_B]
-        if self.channels_last and x.dim() == 4:
+            x, y, share_B = x[real_B], y[real_B], None if share_B is None else share_B[real_B]
+        if self.channels_last and not isinstance(x, Inputs) and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         address = batch.keys_ck[i, -1] if self.network.draws and batch.keys_ck is not None else None
         with seeded(address, flat_P.device):
-            loss = self.network.loss(self.network.scores(x), y).mean()
+            loss_B = self.network.losses(x, y)
+            loss = loss_B.mean() if share_B is None else (loss_B * share_B).sum()
             grads = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         for name in self.network.layout.states:
             states[name][i] = buffers[name]

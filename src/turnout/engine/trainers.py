@@ -25,6 +25,7 @@ from turnout.engine.kernels.native import NativeSteps
 from turnout.engine.network import ForClients, Network
 from turnout.engine.train import Trainer
 from turnout.errors import UserError
+from turnout.inputs import Inputs
 from turnout.machine.memory import keep_freed_memory
 from turnout.machine.threads import cores
 from turnout.machine.triton_tools import without_kernels
@@ -58,7 +59,7 @@ def make_trainer(
     """
     torch.set_num_threads(1)  # a pool of one worker works in this thread; beside a GPU waking others costs milliseconds
     cost = client_bytes(network, x, y)
-    gradients = pick_gradients(settings.engine, network, loss, x.is_cuda)
+    gradients = pick_gradients(settings.engine, network, None if isinstance(x, Inputs) else loss, x.is_cuda)
     if not isinstance(gradients, ByHand):  # hand-written layers draw only addressed numbers
         gradients = addressed_gradients(gradients, network, x)
     if not isinstance(gradients, Looped):
@@ -262,5 +263,5 @@ def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(count, count), ForClients():
         network.module.eval()
-        network.loss(network.scores(x), y).mean()
+        network.losses(x, y).mean()
     return total + network.layout.width * x.element_size()

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, overload
 from torch import nn
 
 from turnout.data.description import Description, read_description
-from turnout.errors import UserError, nearest
+from turnout.errors import UserError, nearest, optional
 from turnout.experiment import Experiment, Stop
-from turnout.machine.optional import optional
 from turnout.machine.terminal import harmless
 from turnout.models import Model
 from turnout.running.charts.units import show

@@ -15,7 +15,7 @@ from rich.text import Text
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.machine.lock import locked
-from turnout.machine.terminal import Terminal, console
+from turnout.machine.terminal import console, print_line
 from turnout.machine.threads import cores
 from turnout.running.config.run_file import check_same, check_settings
 from turnout.running.display import Display
@@ -266,7 +266,7 @@ def say_warnings(folder: Path) -> None:
     with suppress(UserError):  # no records
         for who, words in warnings_in(find_runs(folder)):
             line = f"warning ({who}): {words}" if who else f"warning: {words}"
-            Terminal(stderr=True, soft_wrap=True).print(Text(line, style="yellow"))
+            print_line(line, "yellow")
 
 
 @contextmanager

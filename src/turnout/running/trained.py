@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from turnout.data.description import Description, read_description
 from turnout.data.text_table import TextTable, as_number, read_tables
-from turnout.errors import Absent, UserError
+from turnout.errors import Absent, UserError, optional
 from turnout.experiment import Experiment
+from turnout.inputs import call
 from turnout.machine.files import replacing
-from turnout.machine.optional import optional
 from turnout.models import Model
 from turnout.running.config.hints import settable
 from turnout.running.config.read import build
@@ -34,7 +34,7 @@ from turnout.running.tracks.first_values import StandIn, fill, kept_values
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.rebuild import rebuild
 from turnout.settings import IN_FOLDER
-from turnout.tasks import Predictor, Standardised, scores_of
+from turnout.tasks import Predictor, Standardised
 from turnout.types import Tensors
 
 AT_ONCE = 4096  # rows to predict
@@ -199,7 +199,7 @@ def predict(model: nn.Module, kept: Description, path: Path, label: str | None, 
     table = read_tables(path, data_dir)
     x = _inputs_of(table, kept, label)
     with torch.no_grad():
-        output_SK = torch.cat([scores_of(model(part)) for part in x.split(AT_ONCE)])
+        output_SK = torch.cat([call(model, part) for part in x.split(AT_ONCE)])
     if output_SK.ndim != 2:
         raise UserError(f"this run's model gives {tuple(output_SK.shape[1:])} numbers per row, which is not a table")
     known, score = table.columns.get(label or ""), None

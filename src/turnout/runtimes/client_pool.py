@@ -58,7 +58,8 @@ class ClientPool:
         states = {n: v.to(place.dtype) if v.is_floating_point() else v for n, v in first.states.items()}
         module = first.module.to(place.device, place.dtype)
         self.model = Model(module, first.layout, first.flat_P.to(place.dtype), states)
-        self.network = Network.of(self.model.module, self.model.layout, self.task.loss)
+        how = (getattr(self.task, "positions", None), getattr(self.task, "models_own", False))
+        self.network = Network.of(self.model.module, self.model.layout, self.task.loss, *how)
         self.drop_single = self.network.has_batch_statistics()
         self.probes = self.evaluate.recovery or self.evaluate.gradients or self.evaluate.activations
         rows = initial_rows(first.layout, self.model.flat_P, states, algorithm)
@@ -191,9 +192,7 @@ class ClientPool:
 
     def _samples(self, client_R: Tensor, t: int) -> Samples:
         samples = self.federation.train(client_R, t)
-        if samples.x.is_floating_point() and samples.x.dtype != self.place.dtype:
-            samples = replace(samples, x=samples.x.to(self.place.dtype))
-        return samples
+        return replace(samples, x=samples.x.to(self.place.dtype)) if samples.x.is_floating_point() else samples
 
     # -- leaving
 

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from turnout.errors import UserError
-from turnout.machine.optional import optional
+from turnout.errors import UserError, optional
 from turnout.machine.threads import cores
 from turnout.runtimes.crew import Hand, RemoteWorkers, WorkerLost
 from turnout.runtimes.wire import read_tree, write_tree

@@ -17,8 +17,8 @@ from turnout.fleet.diagnosis import Diagnosis
 from turnout.parts.compression.lossy import Quantise, SparseTernary
 from turnout.parts.membership.policy import DropInactive
 from turnout.parts.personal import Named, batch_norm
+from turnout.parts.substitution.base import Stale
 from turnout.parts.substitution.friends import Friends
-from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.baselines import Proximal
 from turnout.parts.terms.control_variates import Scaffold
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedNova

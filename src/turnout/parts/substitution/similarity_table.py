@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from turnout.parts.substitution.stale import find_slots
+from turnout.parts.substitution.base import find_slots
 from turnout.types import State
 
 CACHED = 16  # rows of a table read together, so that they stay in the cache

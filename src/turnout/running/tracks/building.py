@@ -19,6 +19,7 @@ from turnout.data.description import enrolment_of as enrolment_of
 from turnout.errors import UserError
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
+from turnout.inputs import call
 from turnout.rng import key
 from turnout.tasks import InOwnUnit
 from turnout.world.enrolment import tied
@@ -142,7 +143,7 @@ def with_all_sizes(module: nn.Module, x: Tensor, seed: int) -> nn.Module:
         was_training = [inner for inner in module.modules() if inner.training]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(key(seed, "sizes from samples") & (2**63 - 1))
-            module.eval()(x)
+            call(module.eval(), x)
         for inner in was_training:
             inner.training = True
     return module

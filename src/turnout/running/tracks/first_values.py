@@ -172,8 +172,8 @@ class StandIn(nn.Module):
             owner = owner.get_submodule(part)
         return owner
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.zeros(len(x), 1)
+    def forward(self, *given: Tensor, **named: Tensor) -> Tensor:
+        return torch.zeros(len(next(iter((*given, *named.values())))), 1)
 
 
 def fill(module: nn.Module, trained: nn.Module) -> nn.Module:
