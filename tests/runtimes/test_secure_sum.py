@@ -48,7 +48,7 @@ def test_the_sum_is_exact_when_clients_vanish_at_every_stage(gone):
 def test_a_sparse_graph_gives_the_same_sum():
     rule, whole_CV = SecureSum(dropout=0.1, corrupt=0.02), vectors(40)
     server, masked, revealed = protocol(whole_CV, rule, (set(), {4}, {9, 30}, {11}))
-    neighbours, threshold = rule.neighbourhood(40)
+    neighbours, _ = rule.neighbourhood(40)
     assert neighbours < 39
     assert {len(found) for found in server.neighbours.values()} == {neighbours}
     assert all(a in server.neighbours[b] for a, found in server.neighbours.items() for b in found)

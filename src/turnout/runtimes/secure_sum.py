@@ -8,7 +8,7 @@
 
 Never both secrets of one client are revealed, so no single vector can be unmasked. Devices that drop out at any stage
 cost nothing but their own vector while enough neighbours remain; else the sum of that round is lost, and no update is
-used. The server is trusted to follow the protocol (it may look at whatever it receives); see docs/privacy.md.
+used. The server is trusted to follow the protocol; it may look at whatever it receives.
 
 Keys are X25519, boxes ChaCha20-Poly1305, masks ChaCha20 (`cryptography`); secrets are shared by Shamir's scheme
 (`pycryptodome`). Nothing of that is written here.
@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.machine.optional import optional
+from turnout.errors import optional
 from turnout.parts.secure import SecureSum
 from turnout.types import Message, Replies
 
