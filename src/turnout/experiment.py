@@ -259,7 +259,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         listed = (self.track,) if isinstance(self.track, str) else self.track
-        if not isinstance(listed, tuple | list) or not all(isinstance(said, str) for said in listed):
+        if not isinstance(listed, tuple | list) or not all(isinstance(name, str) for name in listed):
             raise UserError(f'track is a text such as "tensorboard", or a list of them, not {self.track!r}')
         object.__setattr__(self, "track", tuple(listed))
         check_parts(self)

@@ -33,6 +33,7 @@ from turnout import __version__
 from turnout.data import partition
 from turnout.errors import UserError
 from turnout.experiment import Algorithm, Evaluate, Experiment, Stop, World
+from turnout.models.adapters import LoRA
 from turnout.parts import closing
 from turnout.parts.local import Local
 from turnout.parts.membership.policy import Membership
@@ -57,11 +58,11 @@ _view = importlib.util.find_spec("turnout.view")
 run = with_hooks(runs.run, NO_HOOKS if _view is None else importlib.import_module("turnout.view").HOOKS)
 
 __all__ = [
-    "SGD", "Adam", "Algorithm", "Evaluate", "Experiment", "InverseClock", "Join", "Leave", "Local", "Membership", "Run",
-    "RunGroup", "SecureSum", "Stop", "UserError", "World", "__version__", "advise", "aggregation", "attacks", "closing",
-    "compare", "compression", "data", "devices", "events", "fleet", "load_model", "membership", "mixing", "models",
-    "open_run", "optimizers", "participation", "partition", "personal", "roles", "run", "runtime", "schedules",
-    "scores", "selection", "server", "substitution", "tasks", "terms", "weighting",
+    "SGD", "Adam", "Algorithm", "Evaluate", "Experiment", "InverseClock", "Join", "Leave", "LoRA", "Local",
+    "Membership", "Run", "RunGroup", "SecureSum", "Stop", "UserError", "World", "__version__", "advise", "aggregation",
+    "attacks", "closing", "compare", "compression", "data", "devices", "events", "fleet", "load_model", "membership",
+    "mixing", "models", "open_run", "optimizers", "participation", "partition", "personal", "roles", "run", "runtime",
+    "schedules", "scores", "selection", "server", "substitution", "tasks", "terms", "weighting",
 ]  # fmt: skip
 SATELLITES = {
     "advise": "turnout.fleet.advice.advise:advise",
@@ -82,6 +83,7 @@ class aggregation(metaclass=_Namespace):  # noqa: N801
     """How updates become one: the weighted sum, and robust aggregations."""
 
     from turnout.parts.aggregation import Aggregation, WeightedSum
+    from turnout.parts.products import ProductMean
     from turnout.parts.robust import (
         CentredClip,
         CoordinateMedian,

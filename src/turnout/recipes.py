@@ -16,7 +16,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from types import ModuleType
 
 import turnout.models as models
@@ -31,6 +31,7 @@ from turnout.parts.substitution.friends import Friends
 from turnout.parts.terms.baselines import Proximal
 from turnout.parts.terms.control_variates import Scaffold
 from turnout.parts.weighting import ByShare, ByWork
+from turnout.suggestions import announced
 from turnout.world.participation import GroupDropout, Traces
 
 Recipe = Callable[..., Experiment | dict[str, Experiment]]
@@ -79,7 +80,7 @@ def recipes() -> dict[str, Recipe]:
     ['digits', 'absence']
     """
     found = dict(_CORE)
-    for entry in entry_points(group="turnout.recipes"):
+    for entry in announced("turnout.recipes"):
         found = found | _loaded(entry) | found  # the core's own stay
     return found
 
@@ -121,7 +122,7 @@ def find_recipe(name: str) -> Recipe | None:
     name = name.replace("_", "-")
     if name in _CORE:
         return _CORE[name]
-    entries = entry_points(group="turnout.recipes")
+    entries = announced("turnout.recipes")
     named = [entry for entry in entries if entry.attr and entry.name == name]
     found = (_loaded(entry).get(name) for entry in [*named, *(entry for entry in entries if not entry.attr)])
     return next((recipe for recipe in found if recipe is not None), None)

@@ -142,6 +142,7 @@ def decode(received: Received, replies: Replies, download: Download, ctx: Contex
         states=replies.states,
         uploads=replies.uploads,
         hints=replies.hints,
+        slots=ctx.runtime.layout.shared_slots,
     )
 
 

@@ -71,6 +71,22 @@ def sign_test(wins: int, losses: int) -> float:
     return total / 2**n
 
 
+def share_at_most(found: int, n: int, level: float = LEVEL) -> float:
+    """Clopper and Pearson's upper bound of a share: the one under which so few of n have probability 1 - level.
+
+    >>> round(share_at_most(0, 59), 3), round(share_at_most(1, 10), 3), share_at_most(3, 3)  # 0 of n: nearly 3 / n
+    (0.05, 0.394, 1.0)
+    """
+    if found >= n:
+        return 1.0
+    low, high = found / n, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        few = math.fsum(math.comb(n, k) * middle**k * (1 - middle) ** (n - k) for k in range(found + 1))
+        low, high = (middle, high) if few > 1 - level else (low, middle)
+    return high
+
+
 BySeed = Mapping[int, float]
 
 

@@ -27,7 +27,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Annotated, Any, NamedTuple
 
 import click
@@ -37,6 +37,7 @@ from typer.core import TyperGroup
 
 from turnout import __version__
 from turnout.errors import UserError, near, out_of_memory
+from turnout.suggestions import announced
 
 EXAMPLES = """
 Examples:
@@ -104,7 +105,7 @@ PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": F
 @cache
 def added_commands() -> dict[str, EntryPoint]:
     """The commands of installed packages, by name; none is loaded."""
-    return {entry.name: entry for entry in entry_points(group="turnout.commands") if entry.name not in COMMANDS}
+    return {entry.name: entry for entry in announced("turnout.commands") if entry.name not in COMMANDS}
 
 
 class CommandTable(TyperGroup):

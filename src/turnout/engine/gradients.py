@@ -229,7 +229,7 @@ class Looped:
         """
         views = self.network.layout.unpack(flat_P)
         for slot, parameter in zip(self.network.layout.slots, self._parameters, strict=True):
-            if flat_P.is_cuda:  # cuDNN wants recurrent weights in one piece
+            if flat_P.is_cuda or self.network.rounded is not None:  # cuDNN wants recurrent weights in one piece
                 parameter.data.copy_(views[slot.name])
             else:
                 parameter.data = views[slot.name]
@@ -261,16 +261,22 @@ class Looped:
         with seeded(address, flat_P.device):
             loss_B = self.network.losses(x, y)
             loss = loss_B.mean() if share_B is None else (loss_B * share_B).sum()
-            grads = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        grads: list[Tensor | None] = [
+            g if g is None or self.network.rounded is None else g.to(flat_P.dtype) for g in found
+        ]
         for name in self.network.layout.states:
             states[name][i] = buffers[name]
-        return list(grads), loss.detach()
+        return grads, loss.detach()
 
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
         losses = []
         for i in range(flat_cP.shape[0]):
             grads, loss = self._one(flat_cP[i], states, batch, i)
-            filled = [torch.zeros_like(p) if g is None else g for p, g in zip(self._parameters, grads, strict=True)]
+            filled = [
+                torch.zeros_like(p, dtype=flat_cP.dtype) if g is None else g
+                for p, g in zip(self._parameters, grads, strict=True)
+            ]
             torch.cat([g.reshape(-1) for g in filled], out=out_cP[i])
             losses.append(loss)
         return torch.stack(losses)

@@ -5,7 +5,6 @@ Shape letters: c clients of a chunk, B batch, k dropout layers.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from turnout.engine.dropout import with_addressed_dropout
 from turnout.engine.recurrent import gru, lstm
 from turnout.engine.stacked import attention, conv2d
 from turnout.inputs import call, raw_output
-from turnout.layout import Layout
+from turnout.layout import Layout, copied
 from turnout.tasks import PerSample, Positions
 from turnout.types import Tensors
 
@@ -58,6 +57,7 @@ class Network:
     draws          whether training also draws from torch's own generator, inside the forward pass
     positions      of targets: how many positions of each sample count; None: samples count alike
     models_own     whether the loss is the model's own
+    rounded        the type of the module's parameters, if not that of the clients' weights: these are kept exact
     """
 
     module: nn.Module
@@ -67,18 +67,19 @@ class Network:
     draws: bool = False
     positions: Positions | None = None
     models_own: bool = False
+    rounded: torch.dtype | None = None
 
     @classmethod
     def of(
         cls, module: nn.Module, layout: Layout, loss: PerSample, positions: Positions | None = None,
-        models_own: bool = False,
+        models_own: bool = False, rounded: torch.dtype | None = None,
     ) -> Network:  # fmt: skip
-        prepared, names = with_addressed_dropout(copy.deepcopy(module))
-        return cls(prepared, layout, loss, names, positions=positions, models_own=models_own)
+        prepared, names = with_addressed_dropout(copied(module))
+        return cls(prepared, layout, loss, names, positions=positions, models_own=models_own, rounded=rounded)
 
     def twin(self) -> Network:
         """A copy for another thread (modules are not thread-safe)."""
-        return replace(self, module=copy.deepcopy(self.module))
+        return replace(self, module=copied(self.module))
 
     def output(self, flat_P: Tensor, states: Tensors, x: Tensor) -> Tensor:
         """The module's scores of samples with these parameters and states.
@@ -90,7 +91,16 @@ class Network:
 
     def scores(self, x: Tensor, tensors: Tensors | None = None) -> Tensor:
         """The module's scores of samples; `tensors` replace its own parameters and buffers."""
-        return call(self.module, x, tensors)
+        if self.rounded is None:
+            return call(self.module, x, tensors)
+        return call(self.module, x.to(self.rounded) if x.is_floating_point() else x, self.round(tensors)).float()
+
+    def round(self, tensors: Tensors | None) -> Tensors | None:
+        """Weights of clients as the module computes with them."""
+        if tensors is None or self.rounded is None:
+            return tensors
+        names = {slot.name for slot in self.layout.slots}
+        return {name: value.to(self.rounded) if name in names else value for name, value in tensors.items()}
 
     def losses(self, x: Tensor, y: Tensor, tensors: Tensors | None = None) -> Tensor:
         """The loss of each sample [B]: the task's, or the model's own of each sample alone."""
@@ -98,7 +108,7 @@ class Network:
             return self.loss(self.scores(x, tensors), y)
         y = y if self.positions is None else y[:, : x.shape[1]]  # as many positions as the samples have
         one = (slice(i, i + 1) for i in range(len(y)))
-        return torch.stack([raw_output(self.module, x[i], tensors, labels=y[i]).loss for i in one])
+        return torch.stack([raw_output(self.module, x[i], self.round(tensors), labels=y[i]).loss for i in one])
 
     def losses_at(self, flat_P: Tensor, states: Tensors, x: Tensor, y: Tensor) -> Tensor:
         """The same with these parameters and states, as in `output`."""
@@ -119,7 +129,8 @@ class Network:
         return shares(self.weights(batch, dtype))
 
     def first_weights(self) -> Tensor:
-        return self.layout.pack(dict(self.module.named_parameters()))
+        found = self.layout.pack(dict(self.module.named_parameters()))
+        return found if self.rounded is None else found.float()
 
     def first_states(self) -> Tensors:
         return {name: value for name, value in self.module.named_buffers() if name in self.layout.states}

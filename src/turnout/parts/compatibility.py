@@ -11,6 +11,7 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.layout import Layout
 from turnout.parts.compression.base import Dense
+from turnout.parts.products import ProductMean, factor_pairs
 from turnout.parts.robust import Robust
 from turnout.parts.substitution.base import NoSubstitution, Spread
 from turnout.parts.terms.base import Notifies, PersonalModel, ServerShift, TermTraits, remembers, sends
@@ -32,10 +33,11 @@ def check_algorithm(algorithm: Any) -> None:
         raise UserError(
             "algorithm.membership.stand_in needs a substitution that lends shares: set algorithm.substitution"
         )
-    if substitution.adds_rows and not algorithm.aggregation.linear:
+    is_sum = algorithm.aggregation.linear and not isinstance(algorithm.aggregation, ProductMean)
+    if substitution.adds_rows and not is_sum:
         raise UserError(
             f"algorithm.substitution = {name} adds old updates to a sum, and algorithm.aggregation = "
-            f"{type(algorithm.aggregation).__name__} is not a sum: use Friends or Spread"
+            f"{type(algorithm.aggregation).__name__} is not a sum of updates: use Friends or Spread"
         )
     _check_robust(algorithm)
     names, optimizer = [term.name for term in algorithm.terms], algorithm.local.optimizer
@@ -161,6 +163,11 @@ def check_experiment(experiment: Any, algorithm: Any, layout: Layout) -> None:
                 "evaluate.activations compares clients' own BatchNorm with the average, which they do not receive: set "
                 "algorithm.share_personal and algorithm.newcomers = 'average'"
             )
+    if isinstance(algorithm.aggregation, ProductMean) and not list(factor_pairs(layout.shared_slots)):
+        raise UserError(
+            "algorithm.aggregation = ProductMean needs both factors of an adapter, lora_A and lora_B, among the shared "
+            "parameters, and there is no such pair: use WeightedSum, which is exact if A is frozen"
+        )
     if layout.shared == 0:
         _check_independent(algorithm)
 

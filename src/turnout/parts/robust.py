@@ -80,7 +80,7 @@ class Robust(ABC):
             return (value if value.is_floating_point() else value.double()).reshape(len(row_r), -1)
 
         def centred(value: Tensor) -> Tensor:
-            """Everybody's row is the centre."""
+            """The centre, as the row of every client."""
             if not value.numel():
                 return value
             these = replace(votes, update_rP=rows(value), weight_r=votes.weight_r.to(value.device))

@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from turnout.layout import Slot
 from turnout.types import Extra, Tensors, Turnout
 
 PER_REPLY = ("client_R", "position_R", "update_RP", "scale_R", "loss_R", "sent_scale_R", "start_RP", "weight_R")
@@ -42,6 +43,7 @@ class Updates:
     states        state means to be taken beside the update (BatchNorm statistics, ...): name -> [R, ...]
     uploads       uploads of the terms: term -> name -> [R, ...]
     hints         uploads for the substitution: name -> [R, ...]
+    slots         the parameters of the columns
     """
 
     t: int
@@ -62,6 +64,7 @@ class Updates:
     states: Tensors = field(default_factory=dict)
     uploads: dict[str, Tensors] = field(default_factory=dict)
     hints: Tensors = field(default_factory=dict)
+    slots: tuple[Slot, ...] = ()
 
     @cached_property
     def turnout_R(self) -> Turnout:

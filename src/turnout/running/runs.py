@@ -50,7 +50,7 @@ from turnout.running.result import Run, RunGroup, RunName
 from turnout.running.side_by_side import side_by_side
 from turnout.running.state import is_complete, state_of
 from turnout.running.tracking import NO_HOOKS, Hooks, OnRound, Tracker
-from turnout.runtimes.crew import KEPT
+from turnout.runtimes.crew import WORKERS
 
 
 class Options(TypedDict, total=False):
@@ -190,7 +190,7 @@ def run_planned(
                 delete_run(plan.out)
             refuse()  # another command may have begun here since
             write_plan(plan)
-        with KEPT.held(), display:
+        with WORKERS.reused(), display:
             messages: Iterator[Message] = side_by_side(work, jobs) if jobs > 1 else in_order(work)
             for message in messages_of(*work[0]) if raises else messages:
                 display.show(message)

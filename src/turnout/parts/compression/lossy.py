@@ -12,8 +12,9 @@ Shape letters: C replies, P shared parameters, B bytes of the log, M messages in
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -122,6 +123,8 @@ class ErrorFeedback(Compression):
     reset_after     a client that was away for this many rounds starts without a residual
     """
 
+    reported: ClassVar[Mapping[str, str]] = {"round": "since"}
+
     feedback: bool = True
     directions: str = "both"
     residual_decay: float = 1.0
@@ -167,9 +170,6 @@ class ErrorFeedback(Compression):
             return message.decoded.to(like_P)
         message = replace(message, tensors={BYTE: message.tensors[BYTE].to(like_P.device)})
         return self.codec("up", sending).read(message, sending.slots, like_P.dtype)
-
-    def held(self, kept: Tensors) -> Tensors:
-        return {"since": kept["round"]}
 
     @staged("broadcast")
     def catch_up(self, state: State, held: Tensors, sending: Sending) -> Tensor:

@@ -26,6 +26,7 @@ COLUMNS: Mapping[str, MetricInfo] = {
     **dict.fromkeys(("late", "age"), _LOWER),
     **dict.fromkeys(("bytes_up", "bytes_down"), _BYTES),
     "work": MetricInfo(True, "percent"),
+    "discarded_energy": MetricInfo(False, "percent"),
     "seconds": _SECONDS,
 }
 # Conventional endings of numbers that users' parts record.

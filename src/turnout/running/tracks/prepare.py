@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +16,7 @@ from turnout.engine.trainers import Place, place_of
 from turnout.errors import UserError
 from turnout.exchange import Enrolment
 from turnout.experiment import Algorithm, Experiment
-from turnout.layout import lay_out
+from turnout.layout import copied, lay_out
 from turnout.parts.closing import WaitForAll
 from turnout.parts.compatibility import check_experiment
 from turnout.parts.compression.base import Dense
@@ -125,7 +124,7 @@ def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Mod
     flat_P = layout.pack(dict(template.named_parameters()))
     buffers = dict(template.named_buffers())
     states = {name: buffers[name].detach().clone() for name in layout.states}
-    return experiment, template, Model(copy.deepcopy(template), layout, flat_P, states)
+    return experiment, template, Model(copied(template), layout, flat_P, states)
 
 
 def template_of(experiment: Experiment, input_shape: tuple[int, ...], classes: int, x: Tensor) -> nn.Module:
