@@ -159,15 +159,15 @@ def scores_of(output: Any) -> Tensor:
     >>> scores_of((torch.zeros(2), None)), scores_of({"logits": torch.ones(1)})
     (tensor([0., 0.]), tensor([1.]))
     """
-    found = output
+    scores = output
     if isinstance(output, Mapping):
-        found = output.get("logits")
+        scores = output.get("logits")
     elif hasattr(output, "logits"):
-        found = output.logits
+        scores = output.logits
     elif isinstance(output, tuple | list) and output:
-        found = output[0]
-    if isinstance(found, Tensor):
-        return found
+        scores = output[0]
+    if isinstance(scores, Tensor):
+        return scores
     kind = "None" if output is None else f"a {type(output).__name__}"
     inside = f" with {', '.join(map(repr, output))}" if isinstance(output, Mapping) else ""
     raise UserError(

@@ -79,10 +79,10 @@ def recipes() -> dict[str, Recipe]:
     >>> list(recipes())[:2]
     ['digits', 'absence']
     """
-    found = dict(_CORE)
+    by_name = dict(_CORE)
     for entry in announced("turnout.recipes"):
-        found = found | _loaded(entry) | found  # the core's own stay
-    return found
+        by_name = by_name | _loaded(entry) | by_name  # the core's own stay
+    return by_name
 
 
 def _loaded(entry: EntryPoint) -> dict[str, Recipe]:
@@ -124,8 +124,8 @@ def find_recipe(name: str) -> Recipe | None:
         return _CORE[name]
     entries = announced("turnout.recipes")
     named = [entry for entry in entries if entry.attr and entry.name == name]
-    found = (_loaded(entry).get(name) for entry in [*named, *(entry for entry in entries if not entry.attr)])
-    return next((recipe for recipe in found if recipe is not None), None)
+    matches = (_loaded(entry).get(name) for entry in [*named, *(entry for entry in entries if not entry.attr)])
+    return next((recipe for recipe in matches if recipe is not None), None)
 
 
 def cook(name: str) -> dict[str, Experiment]:

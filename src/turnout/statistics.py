@@ -270,13 +270,13 @@ def standing(name: str, value: BySeed, best: BySeed, pairs: int, sign: int = 1) 
     gaps = {seed: value[seed] - best[seed] for seed in value if seed in best}
     if len(gaps) < 2:
         return Standing(name, ONE_SEED, value, next(iter(gaps.values()), None))
-    found = interval(gaps, 1 - (1 - LEVEL) / (2 * pairs))
-    low, high = found.low, found.high
-    exact = found.deviation <= 1e-12 * abs(found.mean)
+    bounds = interval(gaps, 1 - (1 - LEVEL) / (2 * pairs))
+    low, high = bounds.low, bounds.high
+    exact = bounds.deviation <= 1e-12 * abs(bounds.mean)
     if exact and 2 * sign_test(len(gaps), 0) > (1 - LEVEL) / pairs:
         low, high = min(low, 0.0), max(high, 0.0)
     verdict = BEHIND if (high < 0 if sign > 0 else low > 0) else ALIKE
-    return Standing(name, verdict, value, found.mean, low, high)
+    return Standing(name, verdict, value, bounds.mean, low, high)
 
 
 @dataclass(frozen=True)

@@ -51,12 +51,12 @@ def kinds_in(place: str, leave_out: Collection[str] = ()) -> dict[str, Any]:
     names = sorted(
         (info.name for info in pkgutil.iter_modules(module.__path__)), key=lambda name: (name != "base", name)
     )
-    found: dict[str, Any] = {}
+    kinds: dict[str, Any] = {}
     for inside in (f"{place}.{name}" for name in names if f"{place}.{name}" not in leave_out):
         for kind, maker in getattr(importlib.import_module(inside), "KINDS", {}).items():
-            if found.setdefault(kind, maker) is not maker:
-                raise ValueError(f"two kinds of {place} are called {kind!r}: {found[kind]} and {maker}")
-    return found
+            if kinds.setdefault(kind, maker) is not maker:
+                raise ValueError(f"two kinds of {place} are called {kind!r}: {kinds[kind]} and {maker}")
+    return kinds
 
 
 def suggesting(module: str, name: str, known: Iterable[str]) -> AttributeError:

@@ -53,8 +53,8 @@ class Calibration:
                     network.scores(self.samples.x[row_B], {**weights, **states})
             return {name: states[name] for name in names}
 
-        found = workers.map(one, range(len(self.client_I)))
-        return {name: torch.stack([states[name] for states in found]) for name in names}
+        statistics = workers.map(one, range(len(self.client_I)))
+        return {name: torch.stack([states[name] for states in statistics]) for name in names}
 
     def _batches(self, i: int) -> list[Tensor]:
         """The rows of one epoch, in an addressed order that is the same in every round."""

@@ -27,7 +27,7 @@ Models = Callable[[Tensor], tuple[Tensor, Tensors]]  # places in the list of cli
 def per_sample(workers: WorkerPool, task: TaskSpec, flat_P: Tensor, states: Tensors, x: Tensor, y: Tensor) -> Tensors:
     """The loss and every metric of each sample under one model, in evaluation mode (statistics do not move)."""
     # One place for all: small results that are kept one by one between large ones would leave holes in the memory.
-    found = {name: flat_P.new_empty(len(x)) for name in ("loss", *task.metrics)} if len(x) else {}
+    values = {name: flat_P.new_empty(len(x)) for name in ("loss", *task.metrics)} if len(x) else {}
 
     @torch.no_grad()
     def part(gradients: Gradients, rows: slice) -> None:
@@ -36,9 +36,9 @@ def per_sample(workers: WorkerPool, task: TaskSpec, flat_P: Tensor, states: Tens
         some = _prepared(x[rows], flat_P)
         output = network.output(flat_P, states, some)
         own = getattr(task, "models_own", False)
-        found["loss"][rows] = network.losses_at(flat_P, states, some, y[rows]) if own else task.loss(output, y[rows])
+        values["loss"][rows] = network.losses_at(flat_P, states, some, y[rows]) if own else task.loss(output, y[rows])
         for name, metric in task.metrics.items():
-            found[name][rows] = metric(output, y[rows]).to(flat_P.dtype)
+            values[name][rows] = metric(output, y[rows]).to(flat_P.dtype)
 
     size = BATCH * ON_GPU if x.is_cuda else BATCH
     if getattr(task, "positions", None) is not None and len(x):  # scores of every position may be many
@@ -46,7 +46,7 @@ def per_sample(workers: WorkerPool, task: TaskSpec, flat_P: Tensor, states: Tens
             one = workers.first.network.output(flat_P, states, _prepared(x[:1], flat_P, trim=False))
         size = max(1, min(size, ROOM * (ON_GPU if x.is_cuda else 1) // (one.numel() * one.element_size())))
     workers.map(part, [slice(i, i + size) for i in range(0, len(x), size)])
-    return found
+    return values
 
 
 def _prepared(x: Tensor, like: Tensor, trim: bool = True) -> Tensor:
@@ -57,11 +57,11 @@ def _prepared(x: Tensor, like: Tensor, trim: bool = True) -> Tensor:
 
 def _finished(task: TaskSpec, means: Tensors) -> Tensors:
     """Metrics that are a function of a mean (a perplexity), from the means."""
-    found = dict(means)
+    metrics = dict(means)
     for name, metric in task.metrics.items():
-        if isinstance(metric, Metric) and metric.of_mean is not None and name in found:
-            found[name] = metric.of_mean(found[name])
-    return found
+        if isinstance(metric, Metric) and metric.of_mean is not None and name in metrics:
+            metrics[name] = metric.of_mean(metrics[name])
+    return metrics
 
 
 def measure(
@@ -135,7 +135,7 @@ def measure_own(workers: WorkerPool, task: TaskSpec, models: Models, samples: Sa
     Models are made a chunk at a time, when their turn comes, so that memory does not grow with the clients.
     """
     count_C = samples.count_C.cpu()
-    found = {name: torch.full((len(count_C),), float("nan"), dtype=torch.float64) for name in ("loss", *task.metrics)}
+    values = {name: torch.full((len(count_C),), float("nan"), dtype=torch.float64) for name in ("loss", *task.metrics)}
 
     @torch.no_grad()
     def part(gradients: Gradients, place_c: Tensor) -> None:
@@ -159,10 +159,10 @@ def measure_own(workers: WorkerPool, task: TaskSpec, models: Models, samples: Sa
             value_cB = value_cB if weight_cB is None else value_cB * weight_cB
             means[name] = torch.where(real_cB, value_cB, 0.0).sum(1).cpu() / all_c
         for name, value_c in _finished(task, means).items():
-            found[name][place_c] = value_c
+            values[name][place_c] = value_c
 
     workers.map(part, chunks(count_C, workers.first.network.layout.width, samples.x))
-    return found
+    return values
 
 
 def chunks(count_C: Tensor, width: int, x: Tensor) -> list[Tensor]:

@@ -33,8 +33,8 @@ class Terminal(Console):
 
 def console(stderr: bool = False, width: int = PLAIN_WIDTH) -> Terminal:
     """A console for stdout or stderr: as wide as the terminal, or of a fixed width if there is none."""
-    found = Terminal(stderr=stderr)
-    return found if found.is_terminal else Terminal(stderr=stderr, width=width)
+    terminal = Terminal(stderr=stderr)
+    return terminal if terminal.is_terminal else Terminal(stderr=stderr, width=width)
 
 
 def print_line(text: str, style: str = "red") -> None:

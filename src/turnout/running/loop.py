@@ -68,12 +68,12 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
             versions = {"turnout": __version__, "python": platform.python_version(), "torch": torch.__version__}
             about = {"run": secrets.token_hex(8)} | versions | {"platform": platform.platform()}
             write_json(folder / "environment.json", about | track.runtime.describe())
-        found = read_state(track, folder)
-        if found is None:
+        resumed = read_state(track, folder)
+        if resumed is None:
             track.runtime.load(run_id(folder), folder / "clients", [])
             first, state, client_files = 0, track.begin(), list[str]()
         else:
-            first, state, client_files = found.round + 1, track.unpack(found.state), found.client_files
+            first, state, client_files = resumed.round + 1, track.unpack(resumed.state), resumed.client_files
         if first:
             last = records.last_round()
             if last is None or last < first - 1:  # records are written before checkpoints: the file was altered
@@ -164,9 +164,9 @@ class _Checkpoints:
 def _measured(track: Track, state: Any, step: FinishedRound) -> FinishedRound:
     """The round with its evaluation, whose time counts too."""
     start = time.perf_counter()
-    found = _evaluated(track, state, step.record.round)
+    evaluation = _evaluated(track, state, step.record.round)
     seconds = step.record.seconds + time.perf_counter() - start
-    return replace(step, record=replace(step.record, seconds=seconds), evaluation=found)
+    return replace(step, record=replace(step.record, seconds=seconds), evaluation=evaluation)
 
 
 def _evaluated(track: Track, state: Any, t: int) -> Evaluation:
@@ -184,13 +184,13 @@ def read_state(track: Track, folder: Path, mark: str | None = None) -> Checkpoin
         return None
     if mark is None and (begun := read_first_values(folder)) is not None:
         begun.refuse_other(track.first, folder)
-    found = read_checkpoint(path, mark or track.fingerprint, track.pack(track.begin()))
+    checkpoint = read_checkpoint(path, mark or track.fingerprint, track.pack(track.begin()))
     try:
-        track.runtime.load(run_id(folder), folder / "clients", found.client_files)
+        track.runtime.load(run_id(folder), folder / "clients", checkpoint.client_files)
     except (*UNREADABLE, UserError) as error:
         why = start_over(folder)
         raise UserError(f"the clients' rows in {folder / 'clients'} are damaged ({error}): {why}") from error
-    return found
+    return checkpoint
 
 
 def run_id(folder: Path) -> str:

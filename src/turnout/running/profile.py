@@ -58,9 +58,9 @@ def read_profiles(folders: Iterable[Path]) -> tuple[int, Mapping[str, float]]:
     rounds, seconds = 0, Counter[str]()
     for path in (folder / FILE for folder in folders):
         if path.exists():
-            found = read_json(path, "delete it; --profile measures again")
-            rounds += found["rounds"]
-            seconds.update(found["seconds"])
+            profile = read_json(path, "delete it; --profile measures again")
+            rounds += profile["rounds"]
+            seconds.update(profile["seconds"])
     return rounds, seconds
 
 

@@ -318,9 +318,9 @@ def ended_runs(plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path |
             failed.append(Failed(planned.name, "it had not begun", False))
             continue
         check_same(folder / "experiment.toml", planned.experiment)
-        found = state_of(folder)
-        if found.state == "failed":
-            failed.append(Failed(planned.name, found.why or "it failed", True, True))
-        elif found.state != "finished":
-            failed.append(Failed(planned.name, f"{found.done} of its {found.rounds} rounds were done", False, True))
+        state = state_of(folder)
+        if state.state == "failed":
+            failed.append(Failed(planned.name, state.why or "it failed", True, True))
+        elif state.state != "finished":
+            failed.append(Failed(planned.name, f"{state.done} of its {state.rounds} rounds were done", False, True))
     return Outcome(those_that_ended(plan, failed, data_dir), failed)

@@ -85,8 +85,8 @@ class ClientPool:
         client_R, t = asked.client_R, download.t
         state = self.state(client_R, download.states, download.outbox)
         if self.algorithm.newcomers == "calibrated":
-            place_I, found = self._calibrated(client_R, download.start, download.states, t)
-            state = state.with_statistics(place_I, found) if len(place_I) else state
+            place_I, statistics = self._calibrated(client_R, download.start, download.states, t)
+            state = state.with_statistics(place_I, statistics) if len(place_I) else state
         algorithm, hooks = self.algorithm, None
         if dense:
             algorithm = replace(algorithm, compression=Dense())
@@ -239,9 +239,9 @@ class ClientPool:
         layout, terms = self.model.layout, [term for term in self.algorithm.terms if isinstance(term, PersonalModel)]
         sent = states_to_send(asked.states, self.algorithm.newcomers)
         wanted = ("personal", "state/", *(f"term/{term.name}/" for term in terms))
-        new_I, found = asked.client_C[:0], Tensors()
+        new_I, calibrated = asked.client_C[:0], Tensors()
         if self.algorithm.newcomers == "calibrated":
-            new_I, found = self._calibrated(asked.client_C, asked.start_of, asked.states, asked.t)
+            new_I, calibrated = self._calibrated(asked.client_C, asked.start_of, asked.states, asked.t)
 
         def models(place_c: Tensor) -> tuple[Tensor, Tensors]:
             client_c = asked.client_C[place_c]
@@ -249,7 +249,7 @@ class ClientPool:
             here_c = torch.isin(place_c.cpu(), new_I)
             if bool(here_c.any()):
                 at_i = torch.searchsorted(new_I, place_c.cpu()[here_c])
-                statistics = {name: value[at_i.to(value.device)] for name, value in found.items()}
+                statistics = {name: value[at_i.to(value.device)] for name, value in calibrated.items()}
                 state = state.with_statistics(here_c.nonzero().squeeze(1), statistics)
             shared = {n: asked.states[n].expand(len(place_c), *asked.states[n].shape) for n in layout.shared_states}
             flat = state.start(asked.start_of(client_c))
@@ -346,6 +346,6 @@ def data_bytes(federation: Federation) -> int:
     rows = [getattr(getattr(federation, name, None), "row_R", None) for name in ("train_rows", "test_rows")]
     named = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
     central = getattr(federation, "central", None)
-    found = [*named, *rows, *(central if isinstance(central, tuple) else ())]
-    storages = [value.untyped_storage() for value in found if isinstance(value, Tensor)]
+    values = [*named, *rows, *(central if isinstance(central, tuple) else ())]
+    storages = [value.untyped_storage() for value in values if isinstance(value, Tensor)]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

@@ -156,15 +156,15 @@ class RemoteWorkers:
             give_out()
             meanwhile()
             while len(answers) < len(parts):
-                i, found = group.collect()
-                if not isinstance(found, WorkerLost):
-                    answers[i] = found
-                    if "mistake" in found:
-                        raise UserError(found["mistake"])
-                    if "error" in found:
-                        raise RuntimeError(f"in another process: {found['error']}")
+                i, answer = group.collect()
+                if not isinstance(answer, WorkerLost):
+                    answers[i] = answer
+                    if "mistake" in answer:
+                        raise UserError(answer["mistake"])
+                    if "error" in answer:
+                        raise RuntimeError(f"in another process: {answer['error']}")
                 elif tries[i] == TRIES:
-                    raise UserError(f"{TRIES} workers have died over one part of a round: {found}")
+                    raise UserError(f"{TRIES} workers have died over one part of a round: {answer}")
                 else:
                     waiting.append(i)
                 give_out()
@@ -196,8 +196,8 @@ class LazyWorker:
         try:
             if self._make is not None:
                 self._worker, self._make = self._make(), None
-            found: State = getattr(self._worker, what)(common, part)
-            return found
+            answer: State = getattr(self._worker, what)(common, part)
+            return answer
         except UserError as mistake:
             return {"mistake": str(mistake)}
         except Exception:

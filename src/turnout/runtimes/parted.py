@@ -81,7 +81,7 @@ class PartedPool(ClientPool):
             own = {name: value for name, value in tree.items() if name not in TOGETHER}
             rest = {"asked": wire.assignment_tree(part), "dense": dense}
             parts.append({"own": own, **rest, **self._kept(part.client_R)})
-        found: list[tuple[Replies, Tensors]] = []
+        results: list[tuple[Replies, Tensors]] = []
         seconds: list[float] = []
         device = self.place.device
 
@@ -89,17 +89,17 @@ class PartedPool(ClientPool):
             for place in places[: self.workers.here]:
                 began = time.perf_counter()
                 replies, rows = super(PartedPool, self).work(download, asked.take(place), dense)
-                found.append((replies, {} if dense else rows))
+                results.append((replies, {} if dense else rows))
                 seconds.append(time.perf_counter() - began)
 
         for answer in self.workers.each("work", common, parts, meanwhile):
             replies = wire.replies_of(wire.placed(answer["replies"], device, ("tensors", "states", "uploads", "hints")))
-            found.append((replies, flatten(answer["rows"])[0]))
+            results.append((replies, flatten(answer["rows"])[0]))
             seconds.append(answer["seconds"])
         order = torch.cat(places).argsort()
-        replies = Replies.join([replies for replies, _ in found]).take(order)
+        replies = Replies.join([replies for replies, _ in results]).take(order)
         self.beyond = time.perf_counter() - start - max(seconds)
-        return replies, _joined([rows for _, rows in found], order)
+        return replies, _joined([rows for _, rows in results], order)
 
     def _kept(self, client_R: Tensor, names: tuple[str, ...] = ("",)) -> State:
         """Those of these clients that have rows, and the rows."""
@@ -120,18 +120,18 @@ class PartedPool(ClientPool):
             own = {n: v for n, v in wire.measure_tree(alone, client_c).items() if n not in common}
             with_rows_c = client_c if asked.own and self.algorithm.makes_own else client_c[:0]
             parts.append({"own": own, **self._kept(with_rows_c, ("personal", "state/", *terms))})
-        one, found = list[Measured](), list[Measured]()
+        one, measured = list[Measured](), list[Measured]()
 
         def meanwhile() -> None:
             one.append(super(PartedPool, self).measure(central))
             for place in places[: self.workers.here]:
-                found.append(super(PartedPool, self).measure(replace(alone, client_C=asked.client_C[place])))
+                measured.append(super(PartedPool, self).measure(replace(alone, client_C=asked.client_C[place])))
 
         answers = self.workers.each("measure", common, parts, meanwhile)
-        found += [wire.measured_of(answer) for answer in answers]
+        measured += [wire.measured_of(answer) for answer in answers]
         order = torch.cat(places).argsort()
-        values, personal = (_joined([getattr(part, name) for part in found], order) for name in ("common", "own"))
-        noisy = [part.noisy_C for part in found if part.noisy_C is not None]
+        values, personal = (_joined([getattr(part, name) for part in measured], order) for name in ("common", "own"))
+        noisy = [part.noisy_C for part in measured if part.noisy_C is not None]
         return Measured(one[0].central, values, personal, torch.cat(noisy)[order] if noisy else None)
 
     def close(self) -> None:
@@ -141,8 +141,8 @@ class PartedPool(ClientPool):
         return super().describe() | self.workers.about
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:
-        found = super().memory(cohort, ever)
-        return found | {"data": found["data"] * self.workers.copies}
+        needed = super().memory(cohort, ever)
+        return needed | {"data": needed["data"] * self.workers.copies}
 
 
 class Worker:

@@ -132,7 +132,7 @@ class RayGroup:
         (answer,), _ = self.ray.wait(list(self._busy), num_returns=1)
         actor, i = self._busy.pop(answer)
         try:
-            found = _tree(self.ray.get(answer))
+            tree = _tree(self.ray.get(answer))
         except self.ray.exceptions.RayTaskError:  # the worker is alive, but could not read its part
             raise
         except self.ray.exceptions.RayError as error:
@@ -144,7 +144,7 @@ class RayGroup:
             self._idle = []
             return i, WorkerLost(short(error))
         self._idle.append(actor)
-        return i, found
+        return i, tree
 
     def end(self) -> None:
         for actor in [*self._idle, *(actor for actor, _ in (*self._starting.values(), *self._busy.values()))]:
@@ -174,9 +174,9 @@ class RayWorker:
 
 
 def _arrays(tree: State) -> list[np.ndarray]:
-    found: list[np.ndarray] = []
-    write_tree(tree, lambda value: found.append(value.numpy()))
-    return found
+    arrays: list[np.ndarray] = []
+    write_tree(tree, lambda value: arrays.append(value.numpy()))
+    return arrays
 
 
 def _tree(arrays: list[np.ndarray]) -> State:

@@ -137,26 +137,26 @@ def kind_names(role: Any) -> list[str]:
 @functools.cache
 def installed_parts() -> dict[str, dict[str, str]]:
     """The dotted paths of installed packages' kinds, by role and kind; nothing of the packages is imported."""
-    found: dict[str, dict[str, str]] = {name: {} for name in ROLE_NAMES.values()}
+    by_role: dict[str, dict[str, str]] = {name: {} for name in ROLE_NAMES.values()}
     for entry in announced("turnout.parts"):
         role, _, kind = entry.name.partition(".")
-        if role in found and kind:
-            found[role][kind] = entry.value
+        if role in by_role and kind:
+            by_role[role][kind] = entry.value
         else:
-            what = f"there is no role {role!r}: {nearest(role, found)}" if kind else "call it role.kind"
+            what = f"there is no role {role!r}: {nearest(role, by_role)}" if kind else "call it role.kind"
             warnings.warn(f"{entry.value} is called {entry.name!r} of turnout.parts: {what}", stacklevel=2)
-    return found
+    return by_role
 
 
 def listed_kinds(role: Any) -> dict[str, Maker]:
     """All kinds of a role, those of installed packages included, which this imports; a broken one is a warning."""
-    found = all_kinds(role)
+    kinds = all_kinds(role)
     for kind, dotted in installed_parts()[ROLE_NAMES[role]].items():
         try:
-            found.setdefault(kind, load_place(dotted))
+            kinds.setdefault(kind, load_place(dotted))
         except Exception as error:  # any failure of an installed package's import
             warnings.warn(f"{dotted} cannot be loaded ({type(error).__name__}: {error})", stacklevel=2)
-    return found
+    return kinds
 
 
 def find(role: Any, kind: str, path: str, code: Code) -> Any:

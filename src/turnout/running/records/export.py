@@ -74,11 +74,11 @@ def write_csv(folder: Path, to: Path) -> dict[str, int]:
     """
     if to.exists() and not to.is_dir():
         raise UserError(f"{to} is a file, and several tables are written: give a folder")
-    found, written = runs_in(folder), {}
+    several, written = runs_in(folder), {}
     to.mkdir(parents=True, exist_ok=True)
     for title, table in TABLES.items():
         columns: dict[str, None] = {}
-        for run in found.runs:
+        for run in several.runs:
             with Records.read(run.path / FILE) as records:
                 names, rows = records.wide(table)
                 if next(rows, None) is not None:
@@ -90,9 +90,9 @@ def write_csv(folder: Path, to: Path) -> dict[str, int]:
         path, count = to / f"{title}.csv", 0
         with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as out:
             writer = csv.writer(out)
-            writer.writerow([*([] if found.single else ["variant", "seed"]), *columns])
-            for run in found.runs:
-                first: tuple[Any, ...] = () if found.single else (run.variant, run.seed)
+            writer.writerow([*([] if several.single else ["variant", "seed"]), *columns])
+            for run in several.runs:
+                first: tuple[Any, ...] = () if several.single else (run.variant, run.seed)
                 with Records.read(run.path / FILE) as records:
                     names, rows = records.wide(table)
                     for row in rows:

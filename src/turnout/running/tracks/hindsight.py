@@ -33,9 +33,9 @@ def hindsight(happened: Round, simulation: Simulation, ctx: Context) -> Extra:
     """
     if happened.total is None or happened.received is None:
         return {}
-    found: Extra = {"substitution_error": substitution_error(happened, simulation, ctx)}
+    numbers: Extra = {"substitution_error": substitution_error(happened, simulation, ctx)}
     own = own_cluster(happened.total, happened.received, simulation, ctx)
-    return found if own is None else found | {"own_cluster": own}
+    return numbers if own is None else numbers | {"own_cluster": own}
 
 
 def substitution_error(happened: Round, simulation: Simulation, ctx: Context) -> float:

@@ -25,18 +25,18 @@ HOW = "for numbers to predict, set regression = true and task = Regression()"
 
 def preflight(experiment: Experiment, algorithm: Algorithm, federation: Federation, drop_single: bool) -> list[str]:
     """Sentences about the data and the turnout; nothing is generated for it."""
-    found, first = list[str](), torch.zeros(1, dtype=torch.int64)
+    warnings, first = list[str](), torch.zeros(1, dtype=torch.int64)
     tested = len(federation.test(first, 0).row_R) > 0
     if not tested and (central := federation.central_test()) is not None:
         tested = len(central[1]) > 0
     if not tested:
-        found.append("there are no test samples, so nothing is measured: raise test_share, or give a test set")
+        warnings.append("there are no test samples, so nothing is measured: raise test_share, or give a test set")
     if not isinstance(federation, Pooled):
-        return found
-    found += _about_labels(federation)
+        return warnings
+    warnings += _about_labels(federation)
     if federation.clients <= CLIENTS_TRIED:
-        found += _about_work(experiment, algorithm, federation, drop_single)
-    return found
+        warnings += _about_work(experiment, algorithm, federation, drop_single)
+    return warnings
 
 
 def about_products() -> list[str]:

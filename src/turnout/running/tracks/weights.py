@@ -68,9 +68,9 @@ class Weights(Track):
         if before == after:
             return {}
         other = "other " if len(before) == len(after) else ""
-        found: Extra = {"objective": f"{len(before):,} -> {len(after):,} {other}clients"}
+        note: Extra = {"objective": f"{len(before):,} -> {len(after):,} {other}clients"}
         words = self.central_change and self.central_change(before, after)
-        return found | ({"test_set": words} if words else {})
+        return note | ({"test_set": words} if words else {})
 
     def pack(self, state: Server) -> State:
         return state.to_state()
@@ -84,11 +84,13 @@ class Weights(Track):
         """The global model (where the server has all of it) on the central test set, and on clients' own test data
         where asked; clients' own models where something is theirs."""
         asked = self.asked(state, t)
-        found = self.runtime.measure(asked)
-        values = {f"{who}_{name}": value for who, metrics in found.central.items() for name, value in metrics.items()}
-        per_client = {f"client_{name}": (asked.client_C, value_C) for name, value_C in found.common.items()}
-        per_client |= {f"personal_{name}": (asked.client_C, value_C) for name, value_C in found.own.items()}
-        return Evaluation(t, values | self.personal(found), per_client)
+        measured = self.runtime.measure(asked)
+        values = {
+            f"{who}_{name}": value for who, metrics in measured.central.items() for name, value in metrics.items()
+        }
+        per_client = {f"client_{name}": (asked.client_C, value_C) for name, value_C in measured.common.items()}
+        per_client |= {f"personal_{name}": (asked.client_C, value_C) for name, value_C in measured.own.items()}
+        return Evaluation(t, values | self.personal(measured), per_client)
 
     def asked(self, state: Server, t: int) -> Measure:
         """What is to be measured."""
@@ -108,12 +110,12 @@ class Weights(Track):
             outbox=state.outbox,
         )
 
-    def personal(self, found: Measured) -> dict[str, float]:
+    def personal(self, measured: Measured) -> dict[str, float]:
         """Means of what clients' own models reach, and the main metric's spread."""
         task, values = self.experiment.task, dict[str, float]()
-        for name, value_C in found.own.items():
+        for name, value_C in measured.own.items():
             is_main = name == task.main
-            values |= summary(f"personal_{name}", value_C, found.noisy_C if is_main else None)
+            values |= summary(f"personal_{name}", value_C, measured.noisy_C if is_main else None)
             values |= spread(f"personal_{name}", value_C, task.higher_is_better) if is_main else {}
         return values
 
@@ -148,9 +150,9 @@ def tested(server: Server) -> dict[str, Members]:
     former    those it was over before it last shifted
     members   those who are still there, where the objective is over more
     """
-    found = {"global": server.objective}
+    groups = {"global": server.objective}
     if server.roster.former is not None:
-        found["former"] = server.roster.former
+        groups["former"] = server.roster.former
     if len(server.members) < len(server.objective):
-        found["members"] = server.members
-    return found
+        groups["members"] = server.members
+    return groups
