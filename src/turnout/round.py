@@ -2,7 +2,7 @@
 
     events ─▶ members ─▶ cohort ─▶ clients: download, train, scale by work, encode  (clients/work.py)
                                         │
-                                   server: decode, lend shares, weigh, sum, step, broadcast ─▶ `Round`
+                                   server: decode, lend shares, weigh, sum (clip, noise), step, broadcast ─▶ `Round`
 
 `run_round` returns everything that happened as a value; the record of a round (round_record.py) is a function of that
 value. A runtime maps client work over the cohort and returns who turned up: a simulated runtime what it drew, a real
@@ -24,7 +24,7 @@ from turnout.machine.profiling import stage
 from turnout.parts.aggregation import Combined, weighted_mean
 from turnout.parts.compression.base import Sending
 from turnout.parts.substitution.base import Substitutes
-from turnout.parts.terms.base import shift_model, update_terms
+from turnout.parts.terms.base import TermTraits, shift_model, update_terms
 from turnout.parts.updates import Applied, Updates
 from turnout.server.asking import Cohort, make_download, select_cohort
 from turnout.server.collecting import Received, collect
@@ -32,6 +32,8 @@ from turnout.server.late import AGE
 from turnout.server.membership import NO_CHANGES, MembershipChanges, update_membership
 from turnout.server.state import DECODED, Context, Server
 from turnout.types import Extra, Replies, State, Tensors
+
+InOne = tuple[Updates, Tensor, Tensor, Extra, Server]  # of `combine` and `release`
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ def aggregate(received: Received, download: Download, ctx: Context) -> tuple[App
     updates = decode(received, received.replies, download, ctx)
     substitution = algorithm.substitution.observe(server.substitution, updates)
     weight_R, substitutes, old_P = weigh(updates, substitution, received, ctx)
-    updates, weight_R, sum_P, extra = combine(updates, weight_R, ctx)
+    into_one = combine if algorithm.privacy is None else release  # released: later steps see only the noised sum
+    updates, weight_R, sum_P, extra, server = into_one(updates, weight_R, received, ctx)
     update_P = sum_P if old_P is None else sum_P + old_P.to(sum_P)
     change_P, step = algorithm.server.step(update_P, server.step, updates)
     if algorithm.terms:
@@ -181,16 +184,37 @@ def weigh(
     return weight_R, substitutes, old_P
 
 
-def combine(updates: Updates, weight_R: Tensor, ctx: Context) -> tuple[Updates, Tensor, Tensor, Extra]:
-    """The updates that the aggregation used, their coefficients, their sum, and numbers for the round's record."""
+def combine(updates: Updates, weight_R: Tensor, received: Received, ctx: Context) -> InOne:
+    """The updates that the aggregation used, their coefficients, their sum, numbers for the round's record, and the
+    server."""
     result = ctx.algorithm.aggregation.combine(updates, weight_R)
     if not isinstance(result, Combined):
-        return updates, weight_R, result, {}
+        return updates, weight_R, result, {}, received.server
     updates = result.guarded or updates
     if result.used_R is not None:
         rows = result.used_R.nonzero().squeeze(1)
         updates, weight_R = updates.take(rows), weight_R[rows]
-    return updates, weight_R, result.update_P, result.extra
+    return updates, weight_R, result.update_P, result.extra, received.server
+
+
+def release(updates: Updates, weight_R: Tensor, received: Received, ctx: Context) -> InOne:
+    """The same for a private run: each client's whole contribution (every factor of its own, what its terms upload) is
+    clipped as one vector; the sum is noised and divided by a fixed number. A factor that all clients have in common
+    (N/K) comes after the noise; with correlated noise, which it would spoil, the fixed number stands for it.
+    """
+    algorithm, server, turnout = ctx.algorithm, received.server, updates.turnout
+    share_C, counts_C, private = received.cohort.share_C, turnout.mask(updates.position_R), algorithm.privacy
+    assert private is not None
+    assert private.n0 is not None
+    public_C = algorithm.weighting.server_scale(share_C, counts_C, turnout, algorithm.substitution.lends)
+    own_R = weight_R / (share_C * public_C)[updates.position_R]
+    traits = [term for term in algorithm.terms if isinstance(term, TermTraits)]
+    not_negative = {(term.name, name) for term in traits for name in term.not_negative}
+    key = ctx.seed if ctx.noise_key is None else ctx.noise_key
+    found = private.release(updates, own_R, server.privacy, key, not_negative)
+    after = algorithm.weighting.after_noise and private.noise == "gaussian"
+    factor = (float(public_C[0]) if after else 1.0) / private.n0
+    return found.updates, own_R * factor, found.sum_P * factor, found.extra, replace(server, privacy=found.state)
 
 
 def remember(server: Server, received: Received, total: Applied | None, t: int, ctx: Context) -> tuple[Server, Extra]:

@@ -5,6 +5,7 @@ seeing.py     `turnout runs`, `show`, `plot`, `report`, `check`, `watch`
 comparing.py  `turnout compare`
 exporting.py  `turnout export`, `predict`
 looking.py    `turnout list`, `data`, `init`
+private.py    `turnout privacy`
 fleet.py      `turnout fleet`, `advise`
 deploying.py  `turnout deploy`, `turnout device`
 common.py     printing and options that several commands share
@@ -83,6 +84,7 @@ COMMANDS = {
         "turnout.cli.comparing:compare", "Compare runs: the difference to the best, with an interval.", "turnout.view"
     ),
     "advise": Command("turnout.cli.fleet:advise", "Recommend a method for a fleet, from its log.", "turnout.fleet"),
+    "privacy": Command("turnout.cli.private:privacy", "Show the privacy of a run, or of a logged turnout."),
     "report": Command("turnout.cli.seeing:report", "Write the report of a folder again.", "turnout.view"),
     "check": Command("turnout.cli.seeing:check", "Verify a run's files."),
     "predict": Command("turnout.cli.exporting:predict", "Predict the rows of a table with a run's model."),

@@ -10,7 +10,9 @@ from typing import Any
 
 from turnout.errors import UserError
 from turnout.layout import Layout
+from turnout.parts.aggregation import WeightedSum
 from turnout.parts.compression.base import Dense
+from turnout.parts.privacy.rules import check_private, check_private_experiment
 from turnout.parts.products import ProductMean, factor_pairs
 from turnout.parts.robust import Robust
 from turnout.parts.substitution.base import NoSubstitution, Spread
@@ -54,6 +56,8 @@ def check_algorithm(algorithm: Any) -> None:
         _check_late(algorithm)
     if algorithm.secure is not None:
         _check_secure(algorithm)
+    if algorithm.privacy is not None:
+        check_private(algorithm)
 
 
 def _check_late(algorithm: Any) -> None:
@@ -82,9 +86,10 @@ def _check_secure(algorithm: Any) -> None:
     """Refuse parts that need the update of a single client, which a secure sum hides."""
     policy, term = algorithm.membership, next((t for t in algorithm.terms if _needs_single(t)), None)
     needs = {
+        "privacy": (algorithm.privacy is not None, "leave one of them out"),
         "compression": (not isinstance(algorithm.compression, Dense), "leave it out: masked updates cannot be shorter"),
         "substitution": (type(algorithm.substitution) not in (NoSubstitution, Spread), "use Spread, or none"),
-        "aggregation": (isinstance(algorithm.aggregation, Robust), "use WeightedSum, which is the only sum"),
+        "aggregation": (type(algorithm.aggregation) is not WeightedSum, "use WeightedSum"),
         "mixing": (algorithm.mixing.personal, "use SharedStart, with algorithm.personal for layers of one's own"),
         "closing": (algorithm.closing.uses_late, "set late = 'discard': a secure sum has no late replies"),
         "terms": (term is not None, f"leave {getattr(term, 'name', '')!r} out: it combines what each client sends"),
@@ -163,6 +168,8 @@ def check_experiment(experiment: Any, algorithm: Any, layout: Layout) -> None:
                 "evaluate.activations compares clients' own BatchNorm with the average, which they do not receive: set "
                 "algorithm.share_personal and algorithm.newcomers = 'average'"
             )
+    if algorithm.privacy is not None:
+        check_private_experiment(experiment, layout.shared_states)
     if isinstance(algorithm.aggregation, ProductMean) and not list(factor_pairs(layout.shared_slots)):
         raise UserError(
             "algorithm.aggregation = ProductMean needs both factors of an adapter, lora_A and lora_B, among the shared "
@@ -193,6 +200,7 @@ def _check_independent(algorithm: Any) -> None:
         "terms": bool(algorithm.terms),
         "compression": not isinstance(algorithm.compression, Dense),
         "mixing": algorithm.mixing.personal,
+        "privacy": algorithm.privacy is not None,
     }
     for name in (name for name, is_set in idle.items() if is_set):
         raise UserError(

@@ -82,6 +82,13 @@ class Factorisation:
             moved_T[i:] += coef_T[: rounds - i]
         return float(moved_T.norm())
 
+    def overlaps(self, t: int, rounds: int) -> Tensor:
+        """(C e_i)ᵀ (C e_t) for i = t, t - 1, ..., 0 [t + 1]: what participations in rounds i and t add up to."""
+        if self.noise == "gaussian":
+            return torch.zeros(t + 1, dtype=torch.float64).index_fill(0, torch.tensor([0]), 1.0)
+        coef_T = self.coefficients(rounds)
+        return coef_T.unfold(0, rounds - t, 1) @ coef_T[: rounds - t]
+
     def prefix_noise(self, rounds: int) -> Tensor:
         """Variance of the noise in each prefix sum, for noise z of variance 1 [T]."""
         return _inverse(self.coefficients(rounds)).cumsum(0).square().cumsum(0)
