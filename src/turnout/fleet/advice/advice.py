@@ -431,5 +431,5 @@ class Advice:
     def _repr_html_(self) -> str:
         """The answer and the ranking, for a notebook."""
         header = ["candidate", "score", "seeds", "collapses", "difference", ""]
-        said = {"title": self.facts.path, "said": self.sentence(), "best": self.ahead}
-        return render("comparison.html", header=header, rows=self.cells(), **said)
+        words = {"title": self.facts.path, "sentence": self.sentence(), "best": self.ahead}
+        return render("comparison.html", header=header, rows=self.cells(), **words)
