@@ -33,13 +33,14 @@ class LoRALinear(nn.Module):
     A is random and B is 0, so that training begins with the base itself.
     """
 
-    def __init__(self, base: nn.Linear, rank: int, alpha: float, dropout: float, frozen_a: bool):
+    def __init__(self, base: Any, rank: int, alpha: float, dropout: float, frozen_a: bool):
         super().__init__()
         self.base_layer, self.scaling = base, alpha / rank
         self.lora_dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         made: dict[str, Any] = {"device": base.weight.device, "dtype": base.weight.dtype, "bias": False}
-        self.lora_A = nn.utils.skip_init(nn.Linear, base.in_features, rank, **made)
-        self.lora_B = nn.utils.skip_init(nn.Linear, rank, base.out_features, **made)
+        inputs, outputs = _sizes(base) or (0, 0)
+        self.lora_A = nn.utils.skip_init(nn.Linear, inputs, rank, **made)
+        self.lora_B = nn.utils.skip_init(nn.Linear, rank, outputs, **made)
         nn.init.kaiming_uniform_(self.lora_A.weight, a=math.sqrt(5))
         nn.init.zeros_(self.lora_B.weight)
         self.lora_A.weight.requires_grad_(not frozen_a)
@@ -140,7 +141,7 @@ class LoRA:
         """Freeze a model and put an adapter beside each target, in place; returns the model."""
         for name, parameter in base.named_parameters():
             parameter.requires_grad_(_matches(name, self.train))
-        linear = {path: layer for path, layer in base.named_modules() if isinstance(layer, nn.Linear)}
+        linear = {path: layer for path, layer in base.named_modules() if _sizes(layer) is not None}
         found = [path for path in linear if _matches(path, self.targets)]
         if not found:
             some = ", ".join(list(linear)[:8]) or "none"
@@ -155,6 +156,18 @@ class LoRA:
                 return adapted
             setattr(base.get_submodule(parent), leaf, adapted)
         return base
+
+
+def is_transposed(layer: nn.Module) -> bool:
+    """Whether this is the linear layer of GPT-2 in transformers, whose weight is [inputs, outputs]."""
+    return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf")
+
+
+def _sizes(layer: Any) -> tuple[int, int] | None:
+    """Inputs and outputs of a linear layer; None for another one."""
+    if is_transposed(layer):
+        return layer.weight.shape[0], layer.weight.shape[1]
+    return (layer.in_features, layer.out_features) if isinstance(layer, nn.Linear) else None
 
 
 def _matches(name: str, patterns: str) -> bool:
