@@ -136,6 +136,9 @@ Tune = Annotated[bool, typer.Option("--tune/--no-tune", help="Race every candida
 Levers = Annotated[
     bool, typer.Option("--levers/--no-levers", help="Try round length, over-asking, deadlines and buffers too.")
 ]
+Export = Annotated[
+    str | None, typer.Option(metavar="flower", help="Write the method as a strategy for Flower, into DIR/flower.")
+]
 Watts = Annotated[float | None, typer.Option(min=0, metavar="W", help="Of a device at work, for energy.")]
 
 
@@ -154,6 +157,7 @@ def advise(
     tune: Tune = True,
     levers: Levers = True,
     watts: Watts = None,
+    export: Export = None,
     reading: Reading = AS_GUESSED,
     jobs: Jobs = None,
     quiet: Quiet = False,
@@ -172,6 +176,7 @@ def advise(
     turnout advise checkins.csv --every 1h
     turnout advise turnout.csv my.toml --for worst-tenth --budget 1h --out advice
     turnout advise turnout.csv my.toml --also algorithm.weighting=my_module:Mine
+    turnout advise checkins.csv --every 1h --watts 3 --export flower --out advice
     """
     from turnout.cli.planning import check_numbers, read_source
     from turnout.fleet.advice import advise as advised
@@ -181,6 +186,8 @@ def advise(
 
     check_numbers(None, jobs)
     check_json(json_to)
+    if export not in (None, "flower"):
+        raise UserError(f"--export {export}: a method can be written as a strategy for flower")
     given = None if experiment is None else read_source(experiment)[1]
     folder = out or new_folder(f"advise-{Path(log).stem}")
     try:
@@ -195,6 +202,14 @@ def advise(
         raise typer.Exit(130) from None
     for words in found.warnings:
         say(f"warning: {words}", "yellow")
+    if export is not None and found.recommended is not None:
+        from turnout.deploy.flower_strategy import write_strategy
+
+        made, every = found.recommended_experiment(), found.facts.every or 3600.0
+        try:
+            say(" and ".join(map(str, write_strategy(folder / "flower", made, every, found.sentence()))) + " written")
+        except UserError as error:
+            say(f"warning: no strategy for Flower is written: {error}", "yellow")
     if json_to is not None:
         write_json(found.data(), json_to, allow_nan=True)
     if json_to == "-":
@@ -205,6 +220,7 @@ def advise(
     console().print(found.table())
     say(found.sentence(), "bold", stderr=False)
     listed = {
+        "what to do": found.next_steps(),
         "world by world": found.world_sentences(),
         "it costs": found.cost_sentences(),
         "levers of production": found.lever_sentences(),
@@ -216,7 +232,6 @@ def advise(
         for line in lines:
             say(f"  · {line}", stderr=False)
     say(f"\npage: {folder / 'advice.html'}", stderr=False)
-    say(f"run it: turnout run {folder / 'recommended.toml'}", stderr=False)
 
 
 def write_devices(run: Path, path: Path) -> None:

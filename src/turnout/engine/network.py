@@ -21,6 +21,7 @@ from turnout.engine.recurrent import gru, lstm
 from turnout.engine.stacked import attention, conv2d
 from turnout.inputs import call, raw_output
 from turnout.layout import Layout, copied
+from turnout.models.hugging_face import without_cache
 from turnout.tasks import PerSample, Positions
 from turnout.types import Tensors
 
@@ -76,7 +77,7 @@ class Network:
         cls, module: nn.Module, layout: Layout, loss: PerSample, positions: Positions | None = None,
         models_own: bool = False, rounded: torch.dtype | None = None,
     ) -> Network:  # fmt: skip
-        prepared, names = with_addressed_dropout(copied(module))
+        prepared, names = with_addressed_dropout(without_cache(copied(module)))
         return cls(prepared, layout, loss, names, positions=positions, models_own=models_own, rounded=rounded)
 
     def twin(self) -> Network:

@@ -241,6 +241,7 @@ def train(
         client_C=work.client_C[order], steps_C=steps_C[order], samples=samples, start_P=own.flat_CP, states=own.states,
         own_states=frozenset(own.states), lr=work.lr, batch_size=local.batch_size,
         drop_single=trainer.network.has_batch_statistics(), seed=seed, t=work.t, optimizer=local.optimizer,
+        clip=local.clip, at_once=None if local.accumulate in (None, 1) else local.at_once,
         slots=own.slots, count_C=own.count_C.cpu(),
     )  # fmt: skip
     with stage("local training"):
