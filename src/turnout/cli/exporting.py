@@ -178,7 +178,7 @@ def _label_of(run: Path) -> str | None:
     from turnout.running.config.read import read_file
 
     data = read_file(run / "experiment.toml").get("world", {}).get("data", {})
-    label = data.get("label") if isinstance(data, dict) else None
+    label = data.get("label", data.get("label_column")) if isinstance(data, dict) else None
     return label if isinstance(label, str) else None
 
 
@@ -194,8 +194,9 @@ def predict(
     """Predict the rows of a table with a run's model.
 
     Writes the table's own columns and the prediction (for classes also its probability). A run on a table finds its
-    columns by name, and fills gaps and encodes texts as in training; any other run takes numbers in order. The
-    training data is not needed. If the table has the label's column, the accuracy is printed.
+    columns by name, and fills gaps and encodes texts as in training; a run on texts needs their column, and where it
+    predicts the next token, the perplexity of each text is written; any other run takes numbers in order. The training
+    data is not needed. If the table has the label's column, the accuracy is printed.
 
     \b
     turnout predict runs/mine new-people.csv
@@ -208,7 +209,8 @@ def predict(
     if out is not None:
         check_destination("--out", out)
     given, opened = module_named(module), _opened(run, data_dir, client)
-    found = predicted(opened.model(client, given), opened.data(), data, _label_of(run), data_dir)
+    kind = getattr(opened.experiment.world, "data", None)
+    found = predicted(opened.model(client, given), opened.data(), data, _label_of(run), data_dir, kind)
     text = io.StringIO()
     found.write(text)
     if out is None:

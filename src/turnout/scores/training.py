@@ -32,11 +32,11 @@ from turnout.machine.profiling import stage
 from turnout.parts.local import Local, steps_per_epoch
 from turnout.parts.personal import everything
 from turnout.rng import key, rng
-from turnout.running.tracks.building import build_model
+from turnout.running.tracks.building import build_model, check_model
 from turnout.scores.exchange import ScoreSetup
 from turnout.scores.score_table import targets
 from turnout.scores.settings import EarlyStopping, Scores
-from turnout.tasks import Classification, check_model
+from turnout.tasks import Classification
 from turnout.types import Samples, Tensors
 
 MODEL, ROUND, STATE, SLOT, COUNT = "model", "round", "state/", "slot/", "count"  # names of rows
