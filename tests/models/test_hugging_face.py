@@ -77,7 +77,6 @@ def experiment(folder: Path, model: object, labelled: bool, engine: str = "vmap"
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert", "peft"])
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_vectorised_equals_the_loop(kind, llama, bert, folder, tmp_path, capsys):
     """To 1e-6: transformers computes norms and rotations in single precision."""
     model = bert if kind == "bert" else llama
@@ -116,7 +115,6 @@ schedule = {{ kind = "warm-up", rounds = 1, then = {{ kind = "cosine", rounds = 
 """
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_a_file_runs_resumes_predicts_and_exports(kind, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)

@@ -136,7 +136,7 @@ def init(
 ) -> None:
     """Write an experiment file to start from.
 
-    With every setting, and comments that list the alternatives of each part; a template has only what its purpose needs.
+    With every setting, and comments that list the alternatives of each part; a template has only what it needs.
 
     \b
     turnout init my.toml
