@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
 import turnout as to
 from turnout.errors import UserError
 from turnout.inputs import Inputs
-
-WORDS = {"[UNK]": 0, "the": 1, "cat": 2, "sat": 3, "mat": 4}
-
-
-def write_tokenizer(folder: Path) -> Path:
-    """A tokenizer of five words, as a file of the package tokenizers."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
-        "model": {"type": "WordLevel", "vocab": WORDS, "unk_token": "[UNK]"},
-    }  # fmt: skip
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    return folder
+from word_tokenizer import write_tokenizer
 
 
 def test_a_file_is_a_client_and_its_text_is_cut_into_windows(tmp_path):

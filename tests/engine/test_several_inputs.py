@@ -6,15 +6,18 @@ Shape letters: S samples, B of a batch, T positions, K tokens, H hidden.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.func import grad, vmap
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import turnout as to
+from turnout.engine.network import ForClients
 from turnout.errors import UserError
 from turnout.inputs import Inputs
 from turnout.parts.terms.control_variates import Scaffold
@@ -179,3 +182,27 @@ def test_positions_that_nobody_uses_are_cut_off(tmp_path):
 def test_inputs_that_cannot_be_used_are_refused(x, y, words):
     with pytest.raises(UserError, match=words):
         to.data.Own(x, y, owner=[0] * len(next(iter(x.values())))).load()
+
+
+@pytest.mark.parametrize("mask", ["none", "bool", "float", "causal"])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_attention_of_several_clients_is_torchs(mask, heads):
+    """With masks and heads that share keys; a query that may see nothing gets 0."""
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(3, 2, n, 5, 6, generator=g, dtype=torch.float64) for n in (4, heads, heads))
+    seen = torch.rand(3, 2, 1, 5, 5, generator=g) > 0.4
+    seen[0, 0, 0, 2] = False
+    given = {"bool": seen, "float": torch.randn(3, 2, 1, 5, 5, generator=g, dtype=torch.float64)}.get(mask)
+    named = {"enable_gqa": heads != 4, "is_causal": mask == "causal", "scale": 0.3}
+
+    def loss(q: Tensor, k: Tensor, v: Tensor, given: Tensor | None) -> Tensor:
+        return (scaled_dot_product_attention(q, k, v, given, **named) * torch.arange(6)).square().sum()
+
+    with ForClients(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch has no rule of its own
+        places = (0, 0, 0, None if given is None else 0)
+        found = vmap(grad(loss, (0, 1, 2)), places)(q, k, v, given)
+    for i in range(3):
+        expected = grad(loss, (0, 1, 2))(q[i], k[i], v[i], None if given is None else given[i])
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one[i], other)

@@ -248,3 +248,20 @@ def test_turnout_does_not_import_transformers():
     libraries = "{'transformers', 'peft', 'tokenizers'}"
     code = f"import sys, turnout as to; to.models.MLP(3); assert not {libraries} & {{*sys.modules}}"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_template_for_adapters_runs(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    file = tmp_path / "my.toml"
+    assert main(["init", str(file), "--template", "lora"]) == 0
+    here = [
+        "world.data.path=t.csv",
+        "world.data.owner_column=who",
+        "world.data.tokenizer=bytes",
+        "world.data.length=12",
+    ]
+    sets = [word for setting in [*here, "model.base.path=llama", "rounds=1"] for word in ("--set", setting)]
+    assert main(["run", str(file), *sets, "--quiet", "--out", str(tmp_path / "run")]) == 0
+    assert any("lora_A" in name for name in to.open_run(tmp_path / "run").weights())
+    assert main(["init", str(tmp_path / "b.toml"), "--template", "lore"]) == 2
+    assert "lora" in capsys.readouterr().err
