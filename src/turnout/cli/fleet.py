@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 Log = Annotated[
     Path | None,
-    typer.Argument(metavar="LOG", help="CSV, Parquet, FedScale's availability trace, or the folder of a run."),
+    typer.Argument(
+        metavar="LOG",
+        help="CSV, Parquet, JSON, SQLite or DuckDB; a trace of FedScale's or FLASH's; the folder of a run.",
+    ),
 ]
 Page = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="The diagnosis as a page, or FILE.svg: its charts.")
@@ -63,6 +66,8 @@ def fleet(
     turnout fleet log.csv --client device --round t --work epochs --full-work 5 --missing not-asked
     turnout fleet sessions.parquet --start connected --end disconnected --every 15min --csv turnout.csv
     turnout fleet client_behave_trace --every 1h
+    turnout fleet --from flower superlink-logs/ --every 10min
+    turnout fleet checkins.csv --since 2026-03-20 --skip-faulty
     turnout fleet runs/mine
     turnout fleet runs/deployment --devices fleet.csv
     """
@@ -88,7 +93,7 @@ def _describe(log: Path, reading: Reading, out: Path | None, json: Path | None, 
     from turnout.fleet import read_fleet
     from turnout.fleet.diagnosis import as_json, diagnose, parts_to_try
     from turnout.fleet.diagnosis_page import as_text, write_fleet_page, write_fleet_picture
-    from turnout.fleet.fleet_model import fit
+    from turnout.fleet.groups import away_together
     from turnout.fleet.read_log import with_run_examples
     from turnout.machine.files import replacing, write_whole
     from turnout.machine.terminal import console
@@ -100,15 +105,15 @@ def _describe(log: Path, reading: Reading, out: Path | None, json: Path | None, 
         if (log / "records.sqlite").is_file():
             fleet = with_run_examples(fleet, log)
         progress.update("looking for groups and outages")
-        model = fit(fleet)
-        found = diagnose(fleet, model)
+        groups = away_together(fleet)
+        found = diagnose(fleet, groups)
         parts = parts_to_try(found, reading)
     for piece in as_text(found, parts):
         screen.print(piece, soft_wrap=False)
     if out is not None and out.suffix == ".svg":
         write_fleet_picture(out, fleet, found)
     elif out is not None:
-        write_fleet_page(out, fleet, found, model.groups, parts)
+        write_fleet_page(out, fleet, found, groups, parts)
     if json is not None:
         write_whole(json, as_json(found, parts))
     if csv is not None:
@@ -145,7 +150,7 @@ Watts = Annotated[float | None, typer.Option(min=0, metavar="W", help="Of a devi
 @permits_code
 @reads_a_log
 def advise(
-    log: Annotated[str, typer.Argument(metavar="LOG", help="The fleet's log: CSV or Parquet, or a run's folder.")],
+    log: Annotated[str, typer.Argument(metavar="LOG", help="The fleet's log, as for turnout fleet.")],
     experiment: File = None,
     budget: Budget = "10min",
     aim: Aim = "accuracy",
