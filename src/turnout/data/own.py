@@ -107,7 +107,7 @@ class FromDataset(MayHaveOwners):
             labels = number_values(list(map(str, targets)))[1]
         tested = [] if self.test is None else _samples(self.test)[1]
         if isinstance(self.x, tuple | list):
-            longest = max(_length(sample[name]) for sample in [*samples, *tested] for name in self.x)
+            longest = max(_length(part) for name in self.x for part in _part([*samples, *tested], name))
             train = self._several(samples, labels, longest)
             test = self._several(tested, labels, longest) if tested else None
         else:
