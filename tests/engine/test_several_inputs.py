@@ -7,7 +7,7 @@ Shape letters: S samples, B of a batch, T positions, K tokens, H hidden.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +17,7 @@ from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import turnout as to
+from combinations import combination
 from turnout.engine.network import ForClients
 from turnout.errors import UserError
 from turnout.inputs import Inputs
@@ -206,3 +207,20 @@ def test_attention_of_several_clients_is_torchs(mask, heads):
         expected = grad(loss, (0, 1, 2))(q[i], k[i], v[i], None if given is None else given[i])
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one[i], other)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_dictionary_with_one_input_is_that_input(seed, tmp_path):
+    """Whole algorithms at random, by which every part meets such samples; the layers are called by name."""
+    given = next(
+        found for i in range(20) if (found := combination(100 + 20 * seed + i)).wrong is None and not found.sick
+    )
+    plain = given.experiment().but(**{"runtime.engine": "vmap" if seed % 2 else "loop", "runtime.threads": 1})
+    data = plain.world.data
+    test = None if data.test is None else ({"input": data.test[0]}, data.test[1])
+    several = plain.but(**{"world.data": replace(data, x={"input": data.x}, test=test)})
+    one, other = (to.run(changed, tmp_path / str(i), quiet=True) for i, changed in enumerate((plain, several)))
+    assert str(other.experiment.model) == str(one.experiment.model)
+    for name, value in one.weights().items():
+        assert torch.equal(value, other.weights()[name]), (str(given), name)
+    assert one.curve("bytes_up") == other.curve("bytes_up")
