@@ -8,6 +8,7 @@ import torch
 import turnout as to
 from turnout.errors import UserError
 from turnout.inputs import Inputs
+from turnout.testing import check_data
 from word_tokenizer import write_tokenizer
 
 
@@ -23,6 +24,12 @@ def test_a_file_is_a_client_and_its_text_is_cut_into_windows(tmp_path):
     assert x["attention_mask"][order].tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]]
     assert y[order].tolist() == [[97, 98, 99, 100], [101, 102, 103, 104], [105, 106, -100, -100]]
     assert (data.classes, data.input_shape) == (256, (4,))
+
+
+def test_texts_keep_the_promises_of_data(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"{name} says: hello, hello " * 3)
+    check_data(to.data.Texts(tmp_path, length=7))
 
 
 def test_letters_beyond_ascii_are_several_bytes(tmp_path):

@@ -143,6 +143,8 @@ def test_a_file_runs_resumes_predicts_and_exports(kind, folder, tmp_path, monkey
     else:
         assert all(1 < float(row["perplexity"]) < 1000 for row in rows)
         assert "the perplexity of all texts together is" in shown.err
+    assert main(["export", str(tmp_path / "parts"), "--card", str(tmp_path / "card.md")]) == 0
+    assert "- Input: input_ids 12 numbers (int64), attention_mask 12 numbers" in (tmp_path / "card.md").read_text()
     for name in ("m.safetensors", "m.pt2"):
         assert main(["export", str(tmp_path / "parts"), "--model", str(tmp_path / name)]) == 0
     data = to.data.Texts("t.csv", length=12)
