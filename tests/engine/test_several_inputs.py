@@ -23,6 +23,7 @@ from turnout.errors import UserError
 from turnout.inputs import Inputs
 from turnout.parts.terms.control_variates import Scaffold
 from turnout.running.tracks.prepare import prepare
+from turnout.runtimes.client_pool import data_bytes
 from turnout.tasks import NextToken
 
 TOKENS, WIDTH = 11, 9
@@ -224,3 +225,9 @@ def test_a_dictionary_with_one_input_is_that_input(seed, tmp_path):
     for name, value in one.weights().items():
         assert torch.equal(value, other.weights()[name]), (str(given), name)
     assert one.curve("bytes_up") == other.curve("bytes_up")
+
+
+def test_all_inputs_count_in_the_memory_of_the_data():
+    x, owner = texts()
+    data = to.data.Own(x, owner=owner, classes=TOKENS, test_share=0.0).load(0)
+    assert data_bytes(data) >= sum(value.nbytes for value in x.values())
