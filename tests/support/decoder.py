@@ -40,7 +40,7 @@ class Decoder(nn.Module):
 
     def __init__(self, width: int = 16, layers: int = 2):
         super().__init__()
-        self.words, self.last = nn.Embedding(WORDS, width), nn.RMSNorm(width)
+        self.words, self.last = nn.Embedding(WORDS, width, padding_idx=0), nn.RMSNorm(width)
         self.layers, self.head = nn.ModuleList(Block(width) for _ in range(layers)), nn.Linear(width, WORDS, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
