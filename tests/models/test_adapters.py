@@ -7,14 +7,17 @@ import http.server
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 import turnout as to
 from turnout.errors import UserError
+from turnout.parts.terms.base import LocalTerm
+from turnout.types import Tensors
 
 DATA = to.data.Digits(clients=4, partition=to.partition.Classes(per_client=3))
 
@@ -54,6 +57,21 @@ def test_a_client_of_rank_1_trains_as_if_the_adapter_had_rank_1(terms: tuple[obj
     assert float(B[:, :1].abs().max()) > 1e-3
     assert not B[:, 1:].any()
     assert float(A[1:].abs().max()) > 1e-3  # as they began
+
+
+class Push(LocalTerm):
+    """Pulls at everything."""
+
+    name = "push"
+
+    def transform_grad(self, grad_cP: Tensor, at: Any, server_state: Tensors, client_state: Tensors) -> Tensor:
+        return grad_cP + 1.0
+
+
+def test_a_term_does_not_reach_what_a_client_does_not_have(tmp_path: Path) -> None:
+    weights = to.run(experiment(adapted(rank=3, ranks=(1,)), terms=(Push(),)), tmp_path / "run").weights()
+    assert weights["linear1.lora_B.weight"][:, :1].all()
+    assert not weights["linear1.lora_B.weight"][:, 1:].any()
 
 
 def test_clients_of_different_ranks_each_train_their_own_directions(tmp_path: Path) -> None:

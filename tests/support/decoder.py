@@ -53,9 +53,9 @@ class Decoder(nn.Module):
 
 
 def texts(clients: int, each: int, length: int = 6) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, the next tokens, and whose they are; the ends of some texts are padding."""
+    """Tokens, the next tokens, and whose they are; the ends of some texts are padding, and a place within."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, WORDS, (clients * each, length + 1), generator=generator)
-    ids[::3, -2:] = 0
+    ids[::3, -2:], ids[1, 2] = 0, 0
     owner = torch.arange(clients).repeat_interleave(each)
     return ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), owner
