@@ -101,6 +101,17 @@ def test_devices_that_vanish_at_a_stage_cost_only_their_own_update(tmp_path: Pat
     assert torch.allclose(weights(tmp_path / "secure/run"), weights(tmp_path / "plain"), atol=2e-6, rtol=0)
 
 
+@pytest.mark.slow
+def test_five_of_twenty_devices_vanish_at_each_stage(tmp_path: Path):
+    """One round for each stage; the sums of all rounds are those of the plain replay, up to the whole numbers."""
+    vanish = {(t, stage): {100 + 5 * t + i for i in range(5)} for t, stage in enumerate(STAGES)}
+    served(world(SecureSum(), clients=20, rounds=5), tmp_path / "secure", vanish)
+    with Records.read(tmp_path / "secure/run/records.sqlite") as records:
+        assert records.column("counted").tolist() == [15, 15, 15, 20, 20]
+    to.run(load(tmp_path / "secure/run/replay.toml").but(**{"algorithm.secure": None}), tmp_path / "plain", quiet=True)
+    assert torch.allclose(weights(tmp_path / "secure/run"), weights(tmp_path / "plain"), atol=5e-6, rtol=0)
+
+
 def test_too_many_dropouts_lose_the_round_and_nothing_else(tmp_path: Path):
     served(world(SecureSum(dropout=0.1)), tmp_path, {(2, "work"): {101, 104}})
     with Records.read(tmp_path / "run/records.sqlite") as records:
