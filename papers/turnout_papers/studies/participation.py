@@ -10,12 +10,9 @@ differences are read as percentage points.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-
-import numpy as np
 
 from turnout.experiment import Experiment
 from turnout.world.participation import Homogeneous, Participation, Traces
@@ -24,7 +21,17 @@ from turnout_papers.recipes.flexible import SCHEMES, emnist_participation, mnist
 from turnout_papers.recipes.flexible import participation as synthetic_participation
 from turnout_papers.studies.claims import Claim, above, better, difference, mean_over, same, within
 from turnout_papers.studies.published import TABLE_3
-from turnout_papers.studies.study import Chart, Curve, Curves, Number, Part, ResultRow, Study, StudyPlan, last_tenth
+from turnout_papers.studies.study import (
+    Chart,
+    Curves,
+    Number,
+    Part,
+    ResultRow,
+    Study,
+    StudyPlan,
+    last_tenth,
+    unrest,
+)
 
 FIGURE_3 = (1, 3, 5, 8)
 ONE_TRACE = "T50"  # of all devices in the homogeneous comparison
@@ -104,12 +111,6 @@ def splits(scale: str) -> list[tuple[str, str]]:
     """(data, split) of the rows; the truly IID variant of SYNTHETIC is an extra, for (0, 0) is not IID."""
     found = [(name, split) for name in SIZES[scale].data for split in ("IID", "non-IID")]
     return [*found, ("SYNTHETIC", "truly IID")] if scale == "paper" else found
-
-
-def unrest(curve: Curve) -> float:
-    """Root mean square change of accuracy from round to round, over the last half, in points."""
-    later_T = curve.value_T[curve.round_T >= curve.rounds // 2]
-    return 100 * math.sqrt(float(np.square(np.diff(later_T)).mean())) if len(later_T) > 1 else math.nan
 
 
 def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:

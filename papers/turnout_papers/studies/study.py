@@ -113,6 +113,12 @@ def last_tenth(curve: Curve) -> float:
     return 100 * curve.end(10).mean()
 
 
+def unrest(curve: Curve) -> float:
+    """Root mean square change of accuracy from round to round, over the last half, in points."""
+    later_T = curve.value_T[curve.round_T >= curve.rounds // 2]
+    return 100 * math.sqrt(float(np.square(np.diff(later_T)).mean())) if len(later_T) > 1 else math.nan
+
+
 @dataclass(frozen=True)
 class Curves:
     """What the runs of a study gave.
