@@ -6,6 +6,7 @@ three times as much a round, so bytes to the target are compared beside the roun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -187,9 +188,9 @@ def rounds_by_seed(curves: Curves, case: TargetCase, what: str) -> dict[int, int
 
 @dataclass(frozen=True)
 class BytesSpent:
-    """Bytes both ways up to the target, or (not `reached`) all that were spent without reaching it."""
+    """Bytes both ways to the target, or (not `reached`) all that were spent without reaching it (∞: it diverged)."""
 
-    bytes: int
+    bytes: float
     reached: bool
 
     def less_than(self, other: BytesSpent) -> bool:
@@ -200,8 +201,8 @@ class BytesSpent:
 def bytes_by_seed(curves: Curves, case: TargetCase, what: str) -> dict[int, BytesSpent]:
     by_round, found = spent(curves, variant(case, what)), {}
     for seed, rounds in rounds_by_seed(curves, case, what).items():
-        until = by_round[seed][:rounds]  # all of them where the target was not reached
-        found[seed] = BytesSpent(int(until[-1]) if len(until) else 0, rounds is not None)
+        until = by_round[seed][:rounds] if seed in by_round else [math.inf]  # all of them if it was not reached
+        found[seed] = BytesSpent(float(until[-1]) if len(until) else 0.0, rounds is not None)
     return found
 
 
