@@ -274,8 +274,8 @@ def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]
     found = {}
     for part in parts:
         for name, experiment in part.variants.items():
-            data = experiment.world.data
-            source = (type(data), getattr(data, "split", None), getattr(data, "mirror", None))
+            data = getattr(experiment.world.data, "data", experiment.world.data)  # what a wrapper has inside
+            source = (type(data), *(getattr(data, name, None) for name in ("split", "mirror", "name")))
             if source not in tried:
                 tried[source] = None
                 try:
