@@ -27,7 +27,7 @@ from turnout_papers.studies.claims import (
 )
 from turnout_papers.studies.departures import spearman
 from turnout_papers.studies.running import Findings
-from turnout_papers.studies.study import Curve, Curves, StudyPlan, last_fifth, unrest
+from turnout_papers.studies.study import Curve, Curves, last_fifth, unrest
 from turnout_papers.studies.tables import cell, markdown, tally
 
 seeds = st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=12)
@@ -276,7 +276,7 @@ FINDINGS = Findings(
 
 def test_the_page_has_three_words() -> None:
     assert tally(FINDINGS) == "1 of 3 claims hold, 1 refuted, 1 undecided (1 not run)"
-    page = markdown(FINDINGS, StudyPlan([]))
+    page = markdown(FINDINGS)
     assert "| outcome | claim | evidence |" in page
     for line in ("| holds | first |", "| refuted | second |", "| undecided | third |", "- not run: 1 claims, no data"):
         assert line in page

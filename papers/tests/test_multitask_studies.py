@@ -95,7 +95,9 @@ def spending(name: str, curve: Curve) -> Curve:
 def test_adam_claims_weigh_rounds_and_bytes(fedavg, fedadam, rounds, nbytes):
     """FedAdam sends three times as much: it must be more than three times as fast to save bytes."""
     found = adam.STUDY.decide("small", adam_curves(fedavg, fedadam))
-    assert [claim.holds for claim in found] == [rounds, nbytes] * 4
+    assert [claim.holds for claim in found][:-1] == [rounds, nbytes] * 4
+    sooner = fedadam is not None and (fedavg is None or fedadam <= fedavg)
+    assert found[-1].holds == (sooner or fedadam == fedavg)  # the same or fewer rounds in every scenario
 
 
 def test_settings_are_chosen_on_other_seeds_than_they_are_judged_on():
@@ -114,10 +116,14 @@ def test_gradient_and_neuron_claims_on_made_up_curves():
     runs = {m: over_seeds(lambda e, end=end: line(1.0, end + e)) for m, end in ends.items()}
     more = dict.fromkeys(gradients.MORE, Curves(runs))
     found = gradients.STUDY.decide("small", Curves(runs, more=more))
-    assert [claim.holds for claim in found] == [True] * 4
+    assert [claim.outcome for claim in found] == ["holds"] * 4 + ["level"] * 8  # noisy and others alike
+    noisy = {m: over_seeds(lambda e: line(2.0 + e, 0.1)) for m in ends}
+    louder = more | {name: Curves(noisy) for name in gradients.MORE if name.endswith("_noisy")}
+    found = gradients.STUDY.decide("small", Curves(runs, more=louder))
+    assert [claim.holds for claim in found] == [True] * 12
     turned = Curves(runs | {"FedAdam": runs["MT-FedAdam"], "MT-FedAdam": runs["FedAdam"]})
     found = gradients.STUDY.decide("small", Curves(turned.curves, more=dict.fromkeys(gradients.MORE, turned)))
-    assert [claim.holds for claim in found] == [False] * 4
+    assert [claim.holds for claim in found][:4] == [False] * 4
     shares = {"mean": 0.6, "variance": 0.7, "both": 0.45}
     more = {}
     for name, s in shares.items():

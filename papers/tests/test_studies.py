@@ -132,7 +132,7 @@ def test_a_run_that_diverges_is_an_outcome(tmp_path: Path) -> None:
     assert "wild" not in (tmp_path / "out" / "all.svg").read_text("utf-8")
     again = Findings.from_json(found.to_json())
     assert (again.diverged, again.command) == (found.diverged, "turnout study run diverging --scale smoke")
-    assert "- diverged, ranked last where it is compared: wild seed 0" in markdown(again, StudyPlan([part]))
+    assert "- diverged, ranked last where it is compared: wild seed 0" in markdown(again)
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=9))
@@ -339,7 +339,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_smoke_writes_exactly_the_fields(smoke: dict[str, Path], name: str) -> None:
     found = json.loads((smoke[name] / "study.json").read_text())
     fields = ["study", "scale", "rows", "claims", "seconds", "failed", "command", "machine", "stalled"]
-    fields += ["diverged", "checksum"]
+    fields += ["diverged", "notes", "checksum"]
     assert list(found) == fields
     assert (found["study"], found["scale"]) == (name, "smoke")
     assert all(
@@ -421,7 +421,7 @@ def test_a_run_that_stands_still_is_named(smoke: dict[str, Path], tmp_path: Path
     why = f"every round from {rounds // 2} to {rounds - 1} was skipped (no update is a number)"
     assert [words.split(": ")[1] for words in found.stalled] == [why]
     assert Findings.from_json(found.to_json()).stalled == tuple(found.stalled)
-    assert why in markdown(found, bias.STUDY.plan("smoke"))
+    assert why in markdown(found)
 
 
 def test_seconds_are_those_of_the_runs_that_were_asked_for(smoke: dict[str, Path], tmp_path: Path) -> None:

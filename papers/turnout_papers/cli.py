@@ -74,7 +74,7 @@ def run_command(
     turnout study run participation --scale paper --only "MNIST non-IID T=4 *" --seeds 2
     """
     study = find_study(name)
-    plan = planned(study, scale, seeds)
+    planned(study, scale, seeds)  # what is wrong with these is said before a folder is made
     if (resume or so_far) and out is None:
         raise UserError(f"{'--so-far' if so_far else '--resume'} is about the study of a folder: name it with --out")
     folder = out or new_folder(f"study-{name}-{scale}")
@@ -85,7 +85,7 @@ def run_command(
         console(True, WIDE).print(f"interrupted; the same command with --out {folder} --resume continues")
         raise typer.Exit(130) from None
     screen = console(width=WIDE)
-    screen.print(Markdown(markdown(findings, plan)))
+    screen.print(Markdown(markdown(findings)))
     screen.print(f"Pictures, runs and study.json: {folder}", highlight=False, soft_wrap=True)
 
 
@@ -103,11 +103,10 @@ def show_command(
     if not file.is_file():
         raise UserError(f"there is no file {file}: give the study.json of a study's folder")
     findings = Findings.from_json(file.read_bytes(), str(file))
-    plan = planned(find_study(findings.study), findings.scale)
     if as_markdown:
-        sys.stdout.write(markdown(findings, plan))
+        sys.stdout.write(markdown(findings))
     else:
-        console(width=WIDE).print(Markdown(markdown(findings, plan)))
+        console(width=WIDE).print(Markdown(markdown(findings)))
 
 
 BENCH = """The benchmark of turnout: 14 methods on five data sets under five kinds of turnout.

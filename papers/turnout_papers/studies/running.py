@@ -74,6 +74,7 @@ class Findings:
     machine       and where
     stalled       runs that did not move in the end, and why
     diverged      runs that diverged, and where; they rank last where they are compared
+    notes         what was shrunk, and what the paper leaves open, when it was run
     """
 
     study: str
@@ -86,6 +87,7 @@ class Findings:
     machine: str = ""
     stalled: Sequence[str] = ()
     diverged: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     def to_json(self) -> str:
         fields = ("claim", "holds", "outcome", "evidence", "seeds_needed")
@@ -106,7 +108,7 @@ class Findings:
                 for c in found["claims"]
             ]  # fmt: skip
             later: dict[str, Any] = {name: found[name] for name in ("command", "machine") if name in found}
-            later |= {name: tuple(found.get(name, ())) for name in ("failed", "stalled", "diverged")}
+            later |= {name: tuple(found.get(name, ())) for name in ("failed", "stalled", "diverged", "notes")}
             return cls(found["study"], found["scale"], rows, claims, found["seconds"], **later)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{where} is not the study.json of a study ({error})") from error
@@ -175,7 +177,19 @@ def run_study(
     command = shlex.join(["turnout", "study", "run", study.name, "--scale", scale, *options, *["--so-far"] * so_far])
     claims, seconds = study.decide(scale, curves), round(gathered.seconds, 1)
     failed, stalled, diverged = tuple(gathered.failed), tuple(gathered.stalled), tuple(gathered.diverged)
-    findings = Findings(study.name, scale, rows, claims, seconds, failed, command, gathered.machine, stalled, diverged)
+    findings = Findings(
+        study.name,
+        scale,
+        rows,
+        claims,
+        seconds,
+        failed,
+        command,
+        gathered.machine,
+        stalled,
+        diverged,
+        tuple(plan.notes),
+    )
     write_whole(out / "study.json", findings.to_json())
     return findings
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from turnout_papers.studies.claims import EQUAL, HOLDS, NOT_RUN, REFUTED, UNDECIDED, UNTESTED
 from turnout_papers.studies.running import Findings
-from turnout_papers.studies.study import ResultRow, StudyPlan
+from turnout_papers.studies.study import ResultRow
 
 CHANCE = (
     "- each claim is decided at 5 % either way: of {count} claims without any truth about one in twenty would hold, "
@@ -84,10 +84,10 @@ def tally(findings: Findings) -> str:
     return f"{count[HOLDS]} of {ran} claims hold" + "".join(others) + missing
 
 
-def markdown(findings: Findings, plan: StudyPlan) -> str:
+def markdown(findings: Findings) -> str:
     """The findings as a section of a Markdown page."""
     head, lines = cells(findings.rows)
-    notes = [f"- {note}" for note in plan.notes]
+    notes = [f"- {note}" for note in findings.notes]
     claims = [[claim.outcome, claim.claim, claim.evidence] for claim in findings.claims if claim.ran]
     notes += [CHANCE.format(count=sum(claim.ran for claim in findings.claims))] if findings.claims else []
     absent = [f"- {NOT_RUN}: {len(claims)} claims, {why}" for why, claims in left_out(findings).items()]
