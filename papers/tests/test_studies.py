@@ -255,7 +255,13 @@ def test_the_claims_fail_on_other_curves() -> None:
 
 def test_settings_of_the_published_experiment() -> None:
     size = participation.SIZES["paper"]
-    assert (size.rounds, size.traces, size.data) == (200, tuple(range(1, 9)), ("SYNTHETIC", "MNIST", "EMNIST"))
+    assert (size.rounds, size.traces) == (200, tuple(range(1, 9)))
+    assert size.data == ("SYNTHETIC", "MNIST", "MNIST capped", "EMNIST")
+    caps = [
+        participation.experiments(name, "non-IID", to.participation.Always(), size)["A"].world.data.sizes.cap
+        for name in size.data
+    ]
+    assert caps == [2000, 6000, 600, 6000]
     variants = {n: e for part in participation.plan("paper").parts for n, e in part.variants.items()}
     assert len(variants) == 7 * 24 + 3 * 2
     local = {n.split()[0]: e.algorithm.local for n, e in variants.items()}
