@@ -1,15 +1,22 @@
-"""How often `turnout advise` names a wrong winner: on candidates that are all alike, and on fleets with a known answer.
+"""How often `turnout advise` names a wrong winner.
 
-    python benchmarks/advise_errors.py noise --repeats 400 --processes 16
-    python benchmarks/advise_errors.py pool --runs 400 --repeats 4000 --processes 16
+    python benchmarks/advise_errors.py synthetic --repeats 400
+    python benchmarks/advise_errors.py noise --repeats 200 --candidates 3 --seeds 12
     python benchmarks/advise_errors.py known --repeats 40 --processes 16
     python benchmarks/advise_errors.py all-candidates --repeats 4 --processes 16
 
-`noise`: five candidates that do the same but for noise (plain FedAvg with weights shaken at random), tuned and raced
-like any others, the whole advice repeated with other seeds and another log each time; any winner is a wrong one.
-`pool`: the scores of real runs of plain FedAvg, dealt to candidates at random: thousands of races in a minute.
+`synthetic`: whole advices (comparison, further rates, race, other logs, collapses) whose runs are drawn instead of
+trained, in worlds of known truth: identical candidates with two about equally good rates; the experiment's rate far
+below the best one, where one candidate only learns quicker; a candidate that is ahead but collapses in 3 % of the
+seeds; logs that each favour another of two equal candidates; and a candidate that is truly better.
+`noise`: candidates that do the same but for noise (plain FedAvg with weights shaken at random), raced at all rates
+like any others, with real training, the whole advice repeated with other seeds and another log each time; here any
+candidate that is ahead counts as a wrong winner.
 `known`: the fleets of tests/support/known_fleets.py with the candidates each is about; `all-candidates`: with all of
 ours, so that what wins may be something else: who it was is counted. One line of JSON for each fleet.
+
+A wrong winner is a candidate called best that is not better than all others. `ahead` counts those that lead on the log
+at hand, which is no promise about other logs or collapses.
 """
 
 from __future__ import annotations
@@ -23,22 +30,135 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import turnout as to
 from turnout.data.partition import Dirichlet
-from turnout.fleet.advice.race import Race
-from turnout.fleet.advice.trials import measure
+from turnout.fleet.advice.budget import RaceBoard, RacePlan
+from turnout.fleet.advice.candidates import AIMS, Candidate, Judge, rate_of
+from turnout.fleet.advice.cases import RaceCase
+from turnout.fleet.advice.trials import Trial, TrialLedger, TrialOutcome, TrialWorkers
+from turnout.fleet.advice.work import AdviceWork
+from turnout.fleet.diagnosis import Diagnosis, diagnose
+from turnout.statistics import share_at_most
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from known_fleets import KNOWN, KnownFleet, Shaken, half_there
 
 APART = 100_000  # seeds between repeats
-Found = tuple[str, bool, bool, int]  # what is recommended, whether one is best, whether that is wrong, seeds raced
+Found = tuple[
+    str, bool, bool, int
+]  # who is ahead, whether that is right, whether a wrong one is called best, seeds raced
+
+NOISE, OF_SEED = 0.02, 0.04  # deviations: of each run, and of all runs of a seed
+STRETCHES, OF_STRETCH = 12, 0.05  # of a log; how much each favours a candidate
+
+Level = Callable[[str, float], float]  # the accuracy of a candidate at a rate
+
+
+@dataclass(frozen=True)
+class SyntheticCase:
+    """A world of known truth.
+
+    name      of the case
+    level     the mean accuracy of a candidate at a rate
+    wrong     whether it is wrong to call a candidate best
+    names     of the candidates
+    collapse  the candidate that collapses in 3 % of the seeds
+    by_log    the candidate that stretches of a log favour, or not
+    """
+
+    name: str
+    level: Level
+    wrong: Callable[[str], bool]
+    names: tuple[str, ...] = ("a", "b", "c")
+    collapse: str = ""
+    by_log: str = ""
+
+
+def peak(best: float, top: float, steps: float) -> float:
+    """An accuracy that falls with the distance to the best rate, in steps of three."""
+    return top - 0.04 * (abs(math.log(best, 3) - steps)) ** 1.5
+
+
+def flat(name: str, rate: float) -> float:
+    """Two rates are about equally good, for all candidates alike."""
+    return {0: 0.800, 1: 0.803}.get(round(math.log(rate, 3)), 0.70)
+
+
+def low_edge(name: str, rate: float) -> float:
+    """All are as good at nine times the rate of the experiment; below it one of them learns quicker."""
+    steps = math.log(rate, 3)
+    quick = 0.05 if name == "b" and steps < 1.5 else 0.0
+    return peak(9.0, 0.85, steps) + min(quick, 0.85 - peak(9.0, 0.85, steps))
+
+
+def ahead_by(points: float) -> Level:
+    return lambda name, rate: peak(1.0, 0.85, math.log(rate, 3)) + (points if name == "b" else 0.0)
+
+
+SYNTHETIC = (
+    SyntheticCase("identical, two rates about equally good", flat, lambda name: True),
+    SyntheticCase("the experiment's rate at the edge", low_edge, lambda name: True),
+    SyntheticCase("ahead by 5 points, collapses in 3 %", ahead_by(0.05), lambda name: name == "b", collapse="b"),
+    SyntheticCase("equal, but each log favours one", ahead_by(0.0), lambda name: True, ("a", "b"), by_log="b"),
+    SyntheticCase("one is better by 4 points", ahead_by(0.04), lambda name: name != "b"),
+)
+
+
+class Drawn(TrialWorkers):
+    """Workers whose runs are drawn: by candidate, rate, seed, and bootstrap log."""
+
+    def __init__(self, case: SyntheticCase, repeat: int) -> None:
+        super().__init__(1)
+        self.case, self.repeat = case, repeat
+        self.stretches = [random.Random(f"{repeat} stretch {k}").gauss(0, OF_STRETCH) for k in range(STRETCHES)]
+
+    def outcomes(
+        self, work: Iterable[tuple[Trial, to.Experiment]], stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[Trial, TrialOutcome]]:
+        for trial, _ in work:
+            yield trial, TrialOutcome((1,), {"global_accuracy": (self.accuracy(trial),)}, (1.0,))
+
+    def accuracy(self, trial: Trial) -> float:
+        def draw(*address: object) -> random.Random:
+            return random.Random(repr((self.repeat, *address)))
+
+        name, seed = trial.candidate, (trial.part, trial.seed)
+        if name == self.case.collapse and draw("collapse", seed).random() < 0.03:
+            return 0.1
+        found = self.case.level(name, rate_of(trial.settings))
+        found += draw("seed", seed).gauss(0, OF_SEED) + draw("run", trial[1:3], seed).gauss(0, NOISE)
+        if name == self.case.by_log:  # a bootstrap log has the same stretches in both of its runs
+            again = draw("log", trial.seed).choices(self.stretches, k=STRETCHES)
+            found += statistics.fmean(again)
+        return found
+
+
+def facts() -> Diagnosis:
+    with tempfile.TemporaryDirectory() as folder:
+        fleet = KnownFleet("any", to.data.Digits(clients=20), half_there, [], [])
+        return diagnose(to.fleet.read_fleet(fleet.write_log(Path(folder) / "log.csv")))
+
+
+def synthetic(repeat: int, case: int, seeds: int) -> Found:
+    """One advice on runs that are drawn."""
+    known, experiment = SYNTHETIC[case], to.Experiment()
+    with tempfile.TemporaryDirectory() as folder:
+        work = AdviceWork(
+            [Candidate(name, "") for name in known.names], [RaceCase("w", "", experiment)],
+            Judge.of(AIMS["accuracy"], experiment.task), RacePlan(True, 1, 1, 0.0), TrialLedger(Path(folder)),
+            Drawn(known, repeat), RaceBoard(quiet=True), 1e9, time.monotonic(), seeds, 0,
+        )  # fmt: skip
+        advice = work.advice(facts(), {}, Path(folder))
+    wrong = advice.best is not None and known.wrong(advice.best)
+    right = advice.best is not None and not known.wrong(advice.best)
+    return advice.ahead or "undecided", right, wrong, advice.race.seeds
 
 
 def noise(repeat: int, candidates: int, seeds: int) -> Found:
@@ -48,39 +168,10 @@ def noise(repeat: int, candidates: int, seeds: int) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         advice = to.advise(
             fleet.write_log(Path(folder) / "log.csv", repeat), fleet.experiment(), out=Path(folder) / "out", jobs=1,
-            candidates=alike, only=list(alike), seeds=seeds, budget=1e9, quiet=True,
+            candidates=alike, only=list(alike), seeds=seeds, budget=1e9, quiet=True, levers=False,
             first_seed=APART * repeat,
         )  # fmt: skip
-        named = advice.best is not None
-        return advice.best or "undecided", not named, named, advice.race.seeds
-
-
-def score(seed: int) -> float:
-    """The accuracy of a run of plain FedAvg, as the race takes it."""
-    fleet = KnownFleet("pool", to.data.Digits(clients=20, partition=Dirichlet(0.5)), half_there, [], [], rounds=10)
-    run = fleet.experiment().but(seed=seed, **{"world.participation": to.participation.Dropout(0.3)})
-    return measure(run).final("global_accuracy")
-
-
-def pool_races(runs: int, repeats: int, seeds: int, processes: int) -> None:
-    """Races among candidates whose scores are drawn from the same real runs: any winner is a wrong one."""
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as workers:
-        scores = list(workers.map(score, range(runs), chunksize=8))
-    print(json.dumps({"runs": runs, "standard deviation": round(statistics.stdev(scores), 4)}))
-    draw = random.Random(0)
-    for candidates in (2, 3, 5, 12):
-        found = [dealt_race(draw.sample(scores, candidates * seeds), candidates, seeds) for _ in range(repeats)]
-        print(json.dumps(summary(f"{candidates} candidates with scores of real runs", found)), flush=True)
-
-
-def dealt_race(scores: list[float], candidates: int, seeds: int) -> Found:
-    """A race whose scores are these, in any order."""
-    names = [f"alike {i}" for i in range(candidates)]
-    given = {n: dict(enumerate(scores[i * seeds : (i + 1) * seeds])) for i, n in enumerate(names)}
-    race = Race.of(names)
-    while not race.decided and (look := race.next_look()) is not None and look <= seeds:
-        race = race.looked_at(given, look)
-    return race.running[0] if race.decided else "undecided", not race.decided, race.decided, race.seeds
+        return advice.ahead or "undecided", advice.ahead is None, advice.ahead is not None, advice.race.seeds
 
 
 def known(repeat: int, number: int, every: bool, seeds: int) -> Found:
@@ -90,9 +181,9 @@ def known(repeat: int, number: int, every: bool, seeds: int) -> Found:
         advice = to.advise(
             fleet.write_log(Path(folder) / "log.csv", repeat), fleet.experiment(), aim=fleet.aim, jobs=1,
             out=Path(folder) / "out", only=() if every else fleet.candidates, seeds=seeds, budget=1e9,
-            quiet=True, first_seed=APART * repeat,
+            quiet=True, levers=False, first_seed=APART * repeat,
         )  # fmt: skip
-        named = advice.best or f"undecided between {', '.join(advice.undecided)}"
+        named = advice.ahead or f"undecided between {', '.join(advice.undecided)}"
         return named, fleet.is_right(advice), fleet.names_a_wrong_winner(advice), advice.race.seeds
 
 
@@ -105,7 +196,7 @@ def counted(fleets: dict[str, Callable[[int], Found]], repeats: int, processes: 
     start, found = time.perf_counter(), {name: list[Found]() for name in fleets}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         tasks = [(name, pool.submit(one, repeat)) for repeat in range(repeats) for name, one in fleets.items()]
-        wait([task for _, task in tasks], seconds)
+        wait([task for _, task in tasks], None if math.isinf(seconds) else seconds)
         for _, task in tasks:
             task.cancel()
         for name, task in tasks:
@@ -117,30 +208,6 @@ def counted(fleets: dict[str, Callable[[int], Found]], repeats: int, processes: 
     print(f"{time.perf_counter() - start:.0f} s with {processes} processes")
 
 
-def exact_interval(found: int, n: int) -> tuple[float, float]:
-    """Clopper and Pearson's 95 % interval of a share: the shares under which so many, or so few, have 2.5 %.
-
-    >>> [round(end, 4) for end in exact_interval(0, 300)]
-    [0.0, 0.0122]
-    """
-
-    def at_most(k: int, share: float) -> float:
-        return math.fsum(math.comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(k + 1))
-
-    low = halved(lambda share: 1 - at_most(found - 1, share) > 0.025) if found else 0.0
-    high = halved(lambda share: at_most(found, share) < 0.025) if found < n else 1.0
-    return low, high
-
-
-def halved(above: Callable[[float], bool]) -> float:
-    """Where a condition begins to hold between 0 and 1."""
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (low, middle) if above(middle) else (middle, high)
-    return high
-
-
 def summary(name: str, found: list[Found]) -> dict[str, object]:
     n, wrong = len(found), sum(f[2] for f in found)
     return {
@@ -148,28 +215,26 @@ def summary(name: str, found: list[Found]) -> dict[str, object]:
         "repeats": n,
         "wrong winners": wrong,
         "share": round(wrong / n, 4),
-        "95 % interval": [round(end, 4) for end in exact_interval(wrong, n)],
-        "right recommendations": sum(f[1] for f in found),
+        "at most": round(share_at_most(wrong, n, 0.975), 4),
+        "right": sum(f[1] for f in found),
         "mean seeds": round(sum(f[3] for f in found) / n, 1),
-        "answers": dict(Counter(f[0] for f in found).most_common(8)),
+        "ahead": dict(Counter(f[0] for f in found).most_common(8)),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["noise", "pool", "known", "all-candidates"])
+    parser.add_argument("what", choices=["synthetic", "noise", "known", "all-candidates"])
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--candidates", type=int, default=5, help="of noise")
-    parser.add_argument("--runs", type=int, default=200, help="of a pool")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing more after so long")
-    parser.add_argument("--seeds", type=int, default=16, help="the most that are raced")
+    parser.add_argument("--seeds", type=int, default=192, help="the most that are raced")
     given = parser.parse_args()
-    if given.what == "pool":
-        pool_races(given.runs, given.repeats, given.seeds, given.processes)
-        return
     fleets: dict[str, Callable[[int], Found]]
-    if given.what == "noise":
+    if given.what == "synthetic":
+        fleets = {c.name: partial(synthetic, case=i, seeds=given.seeds) for i, c in enumerate(SYNTHETIC)}
+    elif given.what == "noise":
         one = partial(noise, candidates=given.candidates, seeds=given.seeds)
         fleets = {f"{given.candidates} candidates alike": one}
     else:

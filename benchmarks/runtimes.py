@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import turnout as to
 from turnout.running.tracks.prepare import prepare
-from turnout.runtimes.crew import KEPT
+from turnout.runtimes.crew import WORKERS
 from turnout.runtimes.parted import PartedPool
 from turnout.settings import RuntimeSpec
 
@@ -109,7 +109,7 @@ def main() -> None:
     for name in runtimes:
         head += [f"{name}, ms (times faster)"] + (["beyond, ms", "pays from, ms"] if name != "threads" else [])
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
-    with KEPT.held():
+    with WORKERS.reused():
         for model in given.models.split(","):
             for cohort in map(int, given.cohorts.split(",")):
                 print(row(model, cohort, False, runtimes, given.workers, given.rounds, given.device), flush=True)

@@ -230,7 +230,7 @@ def term_members() -> list[str]:
 
 def rows() -> list[tuple[str, str]]:
     from turnout.clients.work import client_work
-    from turnout.round import aggregate, apply_update, run_round
+    from turnout.round import aggregate, remember, run_round
 
     everything, package = sources(PACKAGE, PAPERS), sources(PACKAGE)
     core = {path: text for path, text in package.items() if is_core(path)}
@@ -246,7 +246,7 @@ def rows() -> list[tuple[str, str]]:
         ("functions", f"{len(sizes):,}, median {statistics.median(sizes):.0f} lines"),
         ("private helpers used once", f"{once} of {private}"),
         ("files under 60 lines that are no parts", str(len(short_files(everything)))),
-        *((f"`{f.__name__}`", size_of(f)) for f in (run_round, aggregate, apply_update, client_work)),
+        *((f"`{f.__name__}`", size_of(f)) for f in (run_round, aggregate, remember, client_work)),
         ("one plain FedAvg round", shown(plain)),
     ]
     found.append(("the same with all parts", shown(traced(all_parts()))))

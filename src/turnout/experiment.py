@@ -23,6 +23,7 @@ from turnout.parts.compression.base import Compression, Dense
 from turnout.parts.local import Local
 from turnout.parts.membership.policy import Membership
 from turnout.parts.mixing import Mixing, SharedStart
+from turnout.parts.privacy.private import Private
 from turnout.parts.selection import Everyone, Selection
 from turnout.parts.server import ServerSGD, ServerStep
 from turnout.parts.substitution.base import NoSubstitution, Substitution
@@ -129,6 +130,7 @@ class Algorithm:
     selection       which members are asked in a round
     membership      what to do about clients that join, leave or are hardly ever there
     closing         when a round is closed, and what happens to late replies (needs `world.devices`)
+    privacy         clip and noise contributions: differential privacy of clients; None: none
     scale_at        where unfinished work is scaled: by the "client" before its residual, or at the "server" (the
                     paper's literal form)
     max_weight      cap of the whole coefficient of one update: share, boost, borrowed shares, N/K, E/s wherever it is
@@ -152,6 +154,7 @@ class Algorithm:
     selection: Selection = field(default_factory=Everyone)
     membership: Membership = field(default_factory=Membership)
     closing: Closing = field(default_factory=WaitForAll)
+    privacy: Private | None = None
     scale_at: str = "client"
     max_weight: float | None = None
     nonfinite: str = "stop"
@@ -174,6 +177,8 @@ class Algorithm:
                 "personal.Named('head.*'), or a function of a name and the model"
             )
         check_settings(self, scale_at=("client", "server"), nonfinite=("stop", "absent"), max_weight="(0, inf]")
+        if self.privacy is not None:
+            check_part("algorithm.privacy", self.privacy, Private, "Private(clip=1.0, n0=50, epsilon=4, delta=1e-6)")
         check_settings(self, newcomers=("initial", "average", "calibrated"))
         check_algorithm(self)
 
@@ -254,7 +259,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         listed = (self.track,) if isinstance(self.track, str) else self.track
-        if not isinstance(listed, tuple | list) or not all(isinstance(said, str) for said in listed):
+        if not isinstance(listed, tuple | list) or not all(isinstance(name, str) for name in listed):
             raise UserError(f'track is a text such as "tensorboard", or a list of them, not {self.track!r}')
         object.__setattr__(self, "track", tuple(listed))
         check_parts(self)

@@ -8,6 +8,7 @@ Shape letters: c clients of a chunk, P parameters (all columns).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -102,3 +103,9 @@ def lay_out(module: nn.Module, personal: Predicate | None = None) -> Layout:
         shared_states=tuple(n for n in buffers if not home(n, module)),
         personal_states=tuple(n for n in buffers if home(n, module)),
     )
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a model that shares the memory of frozen parameters: a large base is held once."""
+    frozen = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in module.parameters() if not p.requires_grad}
+    return copy.deepcopy(module, frozen)

@@ -33,10 +33,12 @@ from turnout import __version__
 from turnout.data import partition
 from turnout.errors import UserError
 from turnout.experiment import Algorithm, Evaluate, Experiment, Stop, World
+from turnout.models.adapters import LoRA
 from turnout.parts import closing
 from turnout.parts.local import Local
 from turnout.parts.membership.policy import Membership
 from turnout.parts.optimizers import SGD, Adam
+from turnout.parts.privacy.private import Private
 from turnout.parts.schedules import InverseClock
 from turnout.running import runs
 from turnout.running.config.kinds import KINDS, ROLES
@@ -56,11 +58,11 @@ _view = importlib.util.find_spec("turnout.view")
 run = with_hooks(runs.run, NO_HOOKS if _view is None else importlib.import_module("turnout.view").HOOKS)
 
 __all__ = [
-    "SGD", "Adam", "Algorithm", "Evaluate", "Experiment", "InverseClock", "Join", "Leave", "Local", "Membership", "Run",
-    "RunGroup", "Stop", "UserError", "World", "__version__", "advise", "aggregation", "attacks", "closing", "compare",
-    "compression", "data", "devices", "events", "fleet", "load_model", "membership", "mixing", "models", "open_run",
-    "optimizers", "participation", "partition", "personal", "roles", "run", "runtime", "schedules", "scores",
-    "selection", "server", "substitution", "tasks", "terms", "weighting",
+    "SGD", "Adam", "Algorithm", "Evaluate", "Experiment", "InverseClock", "Join", "Leave", "LoRA", "Local",
+    "Membership", "Private", "Run", "RunGroup", "Stop", "UserError", "World", "__version__", "advise",
+    "aggregation", "attacks", "closing", "compare", "compression", "data", "devices", "events", "fleet", "load_model",
+    "membership", "mixing", "models", "open_run", "optimizers", "participation", "partition", "personal", "roles",
+    "run", "runtime", "schedules", "scores", "selection", "server", "substitution", "tasks", "terms", "weighting",
 ]  # fmt: skip
 SATELLITES = {
     "advise": "turnout.fleet.advice.advise:advise",
@@ -81,6 +83,7 @@ class aggregation(metaclass=_Namespace):  # noqa: N801
     """How updates become one: the weighted sum, and robust aggregations."""
 
     from turnout.parts.aggregation import Aggregation, WeightedSum
+    from turnout.parts.products import ProductMean
     from turnout.parts.robust import (
         CentredClip,
         CoordinateMedian,
@@ -133,9 +136,8 @@ class roles(metaclass=_Namespace):  # noqa: N801
 class substitution(metaclass=_Namespace):  # noqa: N801
     """What happens to the shares of absent clients."""
 
-    from turnout.parts.substitution.base import NoSubstitution, Spread, Substitution
+    from turnout.parts.substitution.base import NoSubstitution, Spread, Stale, Substitution
     from turnout.parts.substitution.friends import Candidates, Friends
-    from turnout.parts.substitution.stale import Stale
 
 
 class terms(metaclass=_Namespace):  # noqa: N801

@@ -16,7 +16,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from types import ModuleType
 
 import turnout.models as models
@@ -26,11 +26,12 @@ from turnout.errors import UserError, nearest
 from turnout.experiment import Algorithm, Evaluate, Experiment, World
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
+from turnout.parts.substitution.base import Stale
 from turnout.parts.substitution.friends import Friends
-from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.baselines import Proximal
 from turnout.parts.terms.control_variates import Scaffold
 from turnout.parts.weighting import ByShare, ByWork
+from turnout.suggestions import announced
 from turnout.world.participation import GroupDropout, Traces
 
 Recipe = Callable[..., Experiment | dict[str, Experiment]]
@@ -78,10 +79,10 @@ def recipes() -> dict[str, Recipe]:
     >>> list(recipes())[:2]
     ['digits', 'absence']
     """
-    found = dict(_CORE)
-    for entry in entry_points(group="turnout.recipes"):
-        found = found | _loaded(entry) | found  # the core's own stay
-    return found
+    by_name = dict(_CORE)
+    for entry in announced("turnout.recipes"):
+        by_name = by_name | _loaded(entry) | by_name  # the core's own stay
+    return by_name
 
 
 def _loaded(entry: EntryPoint) -> dict[str, Recipe]:
@@ -121,10 +122,10 @@ def find_recipe(name: str) -> Recipe | None:
     name = name.replace("_", "-")
     if name in _CORE:
         return _CORE[name]
-    entries = entry_points(group="turnout.recipes")
+    entries = announced("turnout.recipes")
     named = [entry for entry in entries if entry.attr and entry.name == name]
-    found = (_loaded(entry).get(name) for entry in [*named, *(entry for entry in entries if not entry.attr)])
-    return next((recipe for recipe in found if recipe is not None), None)
+    matches = (_loaded(entry).get(name) for entry in [*named, *(entry for entry in entries if not entry.attr)])
+    return next((recipe for recipe in matches if recipe is not None), None)
 
 
 def cook(name: str) -> dict[str, Experiment]:

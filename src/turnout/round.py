@@ -2,7 +2,7 @@
 
     events ─▶ members ─▶ cohort ─▶ clients: download, train, scale by work, encode  (clients/work.py)
                                         │
-                                   server: decode, lend shares, weigh, sum, step, broadcast ─▶ `Round`
+                                   server: decode, lend shares, weigh, sum (clip, noise), step, broadcast ─▶ `Round`
 
 `run_round` returns everything that happened as a value; the record of a round (round_record.py) is a function of that
 value. A runtime maps client work over the cohort and returns who turned up: a simulated runtime what it drew, a real
@@ -23,9 +23,8 @@ from turnout.exchange import Download
 from turnout.machine.profiling import stage
 from turnout.parts.aggregation import Combined, weighted_mean
 from turnout.parts.compression.base import Sending
-from turnout.parts.membership.roster import Roster
 from turnout.parts.substitution.base import Substitutes
-from turnout.parts.terms.base import shift_model, update_terms
+from turnout.parts.terms.base import TermTraits, shift_model, update_terms
 from turnout.parts.updates import Applied, Updates
 from turnout.server.asking import Cohort, make_download, select_cohort
 from turnout.server.collecting import Received, collect
@@ -34,34 +33,7 @@ from turnout.server.membership import NO_CHANGES, MembershipChanges, update_memb
 from turnout.server.state import DECODED, Context, Server
 from turnout.types import Extra, Replies, State, Tensors
 
-
-@dataclass(frozen=True)
-class Total:
-    """The replies of a round as one update.
-
-    updates       those that were used
-    weight_R      coefficient of each
-    sum_P         their weighted sum
-    update_P      what the server step is given: the sum, and old updates that stand in
-    weight_C      coefficient of each client of the cohort, 0 where its update was not used
-    substitutes   shares that the substitution gave to other clients; None: none
-    substitution  state of the substitution after the round
-    extra         numbers for the round's record
-    """
-
-    updates: Updates
-    weight_R: Tensor
-    sum_P: Tensor
-    update_P: Tensor
-    weight_C: Tensor
-    substitutes: Substitutes | None
-    substitution: State
-    extra: Extra = field(default_factory=dict)
-
-    @property
-    def counts_C(self) -> Tensor:
-        """Which clients of the cohort had their updates used."""
-        return torch.zeros(len(self.weight_C), dtype=torch.bool).index_fill(0, self.updates.position_R, True)
+InOne = tuple[Updates, Tensor, Tensor, Extra, Server]  # of `combine` and `release`
 
 
 @dataclass(frozen=True)
@@ -76,7 +48,7 @@ class Round:
     cohort    clients that were drawn
     download  what they were sent; None: no client was asked
     received  what the server had when the round was closed; None: no client was asked
-    total     the update; None: no reply could be used
+    total     the replies as one update; None: no reply could be used
     extra     numbers of the terms for the round's record
     """
 
@@ -88,7 +60,7 @@ class Round:
     cohort: Cohort
     download: Download | None = None
     received: Received | None = None
-    total: Total | None = None
+    total: Applied | None = None
     extra: Extra = field(default_factory=dict)
 
 
@@ -109,48 +81,48 @@ def run_round(server: Server, t: int, ctx: Context) -> Round:
         ctx.runtime.commit(t, received.waiting[:0])
         return Round(t, server, start, server, changes, cohort, download, received)
     with stage("aggregate"):
-        total = aggregate(received, download, ctx)
-    with stage("server step"):
-        after, extra = apply_update(received, total, t, ctx)
-    used = received.waiting if total is None else torch.cat([total.updates.client_R, received.waiting])
+        total, stepped = aggregate(received, download, ctx)
+    with stage("server state"):
+        after, extra = remember(stepped, received, total, t, ctx)
+    used = received.waiting if total is None else torch.cat([total.client_R, received.waiting])
     ctx.runtime.commit(t, used)
     return Round(t, server, start, after, changes, cohort, download, received, total, extra)
 
 
-def aggregate(received: Received, download: Download, ctx: Context) -> Total | None:
-    """Decode the replies, lend shares of missing clients, weigh, and sum once; None without usable replies."""
+def aggregate(received: Received, download: Download, ctx: Context) -> tuple[Applied | None, Server]:
+    """Decode the replies, lend shares of missing clients, weigh, sum once, step, and encode the step for all clients.
+
+    Returns the update, and the server with its new parameters; None and the same server without usable replies.
+    """
+    server, algorithm = received.server, ctx.algorithm
     if received.replies is None:
-        return None
-    algorithm, updates = ctx.algorithm, decode(received, received.replies, download, ctx)
-    substitution = algorithm.substitution.observe(received.server.substitution, updates)
-    weight_C, substitutes, old_P = weigh(updates, substitution, received, ctx)
-    weight_R = weight_C[updates.position_R]
-    if AGE in received.replies.report:
-        weight_R = weight_R * algorithm.closing.discount(received.replies.report[AGE])
-    if algorithm.max_weight is not None:  # of the whole coefficient, with the client's own factor
-        weight_R = weight_R.minimum(algorithm.max_weight / updates.scaled_R)
-    found, extra = algorithm.aggregation.combine(updates, weight_R), Extra()
-    sum_P = found.update_P if isinstance(found, Combined) else found
-    if isinstance(found, Combined):
-        extra, updates = found.extra, found.guarded or updates
-        if found.used_R is not None:
-            weight_C = weight_C.index_fill(0, updates.position_R, 0.0)
-            rows = found.used_R.nonzero().squeeze(1)
-            updates, weight_R = updates.take(rows), weight_R[rows]
+        return None, server
+    updates = decode(received, received.replies, download, ctx)
+    substitution = algorithm.substitution.observe(server.substitution, updates)
+    weight_R, substitutes, old_P = weigh(updates, substitution, received, ctx)
+    into_one = combine if algorithm.privacy is None else release  # released: later steps see only the noised sum
+    updates, weight_R, sum_P, extra, server = into_one(updates, weight_R, received, ctx)
     update_P = sum_P if old_P is None else sum_P + old_P.to(sum_P)
-    weight_C = weight_C.index_copy(0, updates.position_R, weight_R)
-    extra = extra if substitutes is None else substitutes.extra | extra
-    return Total(updates, weight_R, sum_P, update_P, weight_C, substitutes, substitution, extra)
+    change_P, step = algorithm.server.step(update_P, server.step, updates)
+    if algorithm.terms:
+        change_P = shift_model(algorithm.terms, server.term_states, updates, change_P)
+    sending = Sending(download.t, ctx.seed, updates.client_R, ctx.runtime.layout.shared_slots)
+    applied_P, compression = algorithm.compression.broadcast(change_P, server.compression, sending)
+    new_P, friend_C = server.shared_P + applied_P, None
+    if substitutes is not None:
+        friend_C, extra = substitutes.friend_C, substitutes.extra | extra
+    same = {f.name: getattr(updates, f.name) for f in fields(updates)}
+    total = Applied(
+        **same, weight_R=weight_R, sum_P=sum_P, update_P=update_P, new_P=new_P, friend_C=friend_C, extra=extra
+    )
+    return total, replace(server, shared_P=new_P, substitution=substitution, step=step, compression=compression)
 
 
 def decode(received: Received, replies: Replies, download: Download, ctx: Context) -> Updates:
     """The replies as the server's parts see them."""
     server, cohort, position_R, algorithm = received.server, received.cohort, received.position_R, ctx.algorithm
     by_work_R = algorithm.weighting.client_scale(received.turnout)[position_R]
-    update_RP = replies.message.tensors.get(DECODED)  # late replies were decoded in the round they were sent in
-    if update_RP is None:
-        sending = Sending(download.t, ctx.seed, replies.client_R, ctx.runtime.layout.shared_slots)
-        update_RP = algorithm.compression.decode(replies.message, sending, server.shared_P)
+    update_RP = decoded(replies, download.t, server.shared_P, ctx)
     later = algorithm.scale_at == "server" and algorithm.aggregation.linear
     if algorithm.scale_at == "server" and not later:  # only a sum can be scaled by its weights
         update_RP = update_RP * by_work_R[:, None].to(update_RP)
@@ -173,71 +145,98 @@ def decode(received: Received, replies: Replies, download: Download, ctx: Contex
         states=replies.states,
         uploads=replies.uploads,
         hints=replies.hints,
+        slots=ctx.runtime.layout.shared_slots,
     )
+
+
+def decoded(replies: Replies, t: int, like_P: Tensor, ctx: Context) -> Tensor:
+    """The updates of replies, in the precision of `like_P`; late ones were decoded in the round they were sent in."""
+    update_RP = replies.message.tensors.get(DECODED)
+    if update_RP is None:
+        sending = Sending(t, ctx.seed, replies.client_R, ctx.runtime.layout.shared_slots)
+        update_RP = ctx.algorithm.compression.decode(replies.message, sending, like_P)
+    return update_RP
 
 
 def weigh(
     updates: Updates, substitution: State, received: Received, ctx: Context
 ) -> tuple[Tensor, Substitutes | None, Tensor | None]:
-    """The coefficient of each client's update, the shares that were lent, and the sum of old updates that stand in."""
+    """The coefficient of each update, the shares that were lent, and the sum of old updates that stand in."""
     algorithm, turnout, roster = ctx.algorithm, updates.turnout, received.server.roster
-    share_C, old_P = received.cohort.share_C, None
-    counts_C = torch.zeros_like(turnout.present_C).index_fill(0, updates.position_R, True)
+    share_C, counts_C = received.cohort.share_C, turnout.mask(updates.position_R)
     lendable_C = algorithm.membership.lendable(roster, turnout.client_C, share_C)
     substitutes = algorithm.substitution.lend(substitution, lendable_C, counts_C, updates)
     factor_C = algorithm.weighting.server_scale(share_C, counts_C, turnout, algorithm.substitution.lends)
-    if substitutes is not None:
-        old_P = substitutes.rows_sum(factor_C)  # old updates were scaled by the work of their own round
+    old_P = None if substitutes is None else substitutes.rows_sum(factor_C)  # scaled by the work of their own round
     if updates.scale_R is not None:
         factor_C = factor_C * algorithm.weighting.client_scale(turnout)
     weight_C = torch.where(counts_C, share_C, 0.0)
     if algorithm.aggregation.linear:  # elsewhere weights are votes, and a newcomer has no more than its share
         weight_C = algorithm.membership.boost_of(roster, turnout.client_C, updates.t) * weight_C
     if substitutes is not None:
-        borrowed_C = substitutes.borrowed_C
-        if not algorithm.aggregation.linear:  # who is a friend of many has one vote more; the others go to all
-            borrowed_C = borrowed_C.minimum(weight_C)
-            borrowed_C = borrowed_C + weight_C * (
-                (substitutes.borrowed_C.sum() - borrowed_C.sum()) / weight_C.sum().clamp(min=1e-300)
-            )
-        weight_C = weight_C + borrowed_C
-    return weight_C * factor_C, substitutes, old_P
+        votes = not algorithm.aggregation.linear
+        weight_C = weight_C + (substitutes.as_votes(weight_C) if votes else substitutes.borrowed_C)
+    weight_R = (weight_C * factor_C)[updates.position_R]
+    if received.replies is not None and AGE in received.replies.report:
+        weight_R = weight_R * algorithm.closing.discount(received.replies.report[AGE])
+    if algorithm.max_weight is not None:  # of the whole coefficient, with the client's own factor
+        weight_R = weight_R.minimum(algorithm.max_weight / updates.scaled_R)
+    return weight_R, substitutes, old_P
 
 
-def apply_update(received: Received, total: Total | None, t: int, ctx: Context) -> tuple[Server, Extra]:
-    """Step and broadcast, and let each part remember: the next server, and numbers for the round's record.
+def combine(updates: Updates, weight_R: Tensor, received: Received, ctx: Context) -> InOne:
+    """The updates that the aggregation used, their coefficients, their sum, numbers for the round's record, and the
+    server."""
+    result = ctx.algorithm.aggregation.combine(updates, weight_R)
+    if not isinstance(result, Combined):
+        return updates, weight_R, result, {}, received.server
+    updates = result.guarded or updates
+    if result.used_R is not None:
+        rows = result.used_R.nonzero().squeeze(1)
+        updates, weight_R = updates.take(rows), weight_R[rows]
+    return updates, weight_R, result.update_P, result.extra, received.server
+
+
+def release(updates: Updates, weight_R: Tensor, received: Received, ctx: Context) -> InOne:
+    """The same for a private run: each client's whole contribution (every factor of its own, what its terms upload) is
+    clipped as one vector; the sum is noised and divided by a fixed number. A factor that all clients have in common
+    (N/K) comes after the noise; with correlated noise, which it would spoil, the fixed number stands for it.
+    """
+    algorithm, server, turnout = ctx.algorithm, received.server, updates.turnout
+    share_C, counts_C, private = received.cohort.share_C, turnout.mask(updates.position_R), algorithm.privacy
+    assert private is not None
+    assert private.n0 is not None
+    public_C = algorithm.weighting.server_scale(share_C, counts_C, turnout, algorithm.substitution.lends)
+    own_R = weight_R / (share_C * public_C)[updates.position_R]
+    traits = [term for term in algorithm.terms if isinstance(term, TermTraits)]
+    not_negative = {(term.name, name) for term in traits for name in term.not_negative}
+    key = ctx.seed if ctx.noise_key is None else ctx.noise_key
+    found = private.release(updates, own_R, server.privacy, key, not_negative)
+    after = algorithm.weighting.after_noise and private.noise == "gaussian"
+    factor = (float(public_C[0]) if after else 1.0) / private.n0
+    return found.updates, own_R * factor, found.sum_P * factor, found.extra, replace(server, privacy=found.state)
+
+
+def remember(server: Server, received: Received, total: Applied | None, t: int, ctx: Context) -> tuple[Server, Extra]:
+    """Let each part remember the round: the next server, and numbers of the terms for the round's record.
 
     Without an update only the membership policy remembers the round, if it does.
     """
-    server, algorithm, extra = received.server, ctx.algorithm, Extra()
-    roster = observe_turnout(received, total, t, ctx)
+    algorithm, share_C, extra = ctx.algorithm, received.cohort.share_C, Extra()
+    loss_C = torch.full_like(share_C, torch.inf)
+    if total is not None and total.loss_R is not None:
+        loss_C = loss_C.index_copy(0, total.position_R, total.loss_R.to(loss_C))
+    roster = algorithm.membership.observe(server.roster, t - server.origin, received.turnout, loss_C, share_C)
     if total is None:
         return server if roster is server.roster else replace(server, roster=roster), extra
-    updates, term_states, messages = total.updates, server.term_states, dict[str, Tensors]()
-    change_P, step = algorithm.server.step(total.update_P, server.step, updates)
+    term_states, messages = server.term_states, dict[str, Tensors]()
     if algorithm.terms:
-        change_P = shift_model(algorithm.terms, term_states, updates, change_P)
-    sending = Sending(t, ctx.seed, updates.client_R, ctx.runtime.layout.shared_slots)
-    applied_P, compression = algorithm.compression.broadcast(change_P, server.compression, sending)
-    same = {f.name: getattr(updates, f.name) for f in fields(updates)}
-    applied = Applied(**same, weight_R=total.weight_R, sum_P=total.sum_P, new_P=server.shared_P + applied_P)
-    if algorithm.terms:
-        term_states, messages, extra = update_terms(algorithm.terms, term_states, applied)
+        term_states, messages, extra = update_terms(algorithm.terms, term_states, total)
     # States are a mean by plain shares: a boost or E/s would push a variance out of its range.
-    share_R = received.cohort.share_C[updates.position_R]
-    states = {name: weighted_mean(value, share_R) for name, value in updates.states.items()}
+    states = {name: weighted_mean(value, share_C[total.position_R]) for name, value in total.states.items()}
     return replace(
-        server, shared_P=applied.new_P, states=server.states | states, term_states=term_states, step=step,
-        mixing=algorithm.mixing.observe(server.mixing, applied), substitution=total.substitution, roster=roster,
-        compression=compression, selection=algorithm.selection.observe(server.selection, applied),
-        outbox=server.outbox.after(t, updates.client_R, messages),
+        server, states=server.states | states, term_states=term_states, roster=roster,
+        mixing=algorithm.mixing.observe(server.mixing, total),
+        selection=algorithm.selection.observe(server.selection, total),
+        outbox=server.outbox.after(t, total.client_R, messages),
     ), extra  # fmt: skip
-
-
-def observe_turnout(received: Received, total: Total | None, t: int, ctx: Context) -> Roster:
-    """What the membership policy remembers of the round: who was there, and the loss of each client that replied."""
-    server, share_C = received.server, received.cohort.share_C
-    loss_C = torch.full_like(share_C, torch.inf)
-    if total is not None and total.updates.loss_R is not None:
-        loss_C = loss_C.index_copy(0, total.updates.position_R, total.updates.loss_R.to(loss_C))
-    return ctx.algorithm.membership.observe(server.roster, t - server.origin, received.turnout, loss_C, share_C)

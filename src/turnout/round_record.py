@@ -112,15 +112,15 @@ def record_of(happened: Round, ctx: Context) -> RoundRecord:
         skipped = "no update that counts is finite"
     counted, weight_sum, weight_max = 0, None, None
     if total is not None:
-        counted, weight_max = len(total.updates.client_R), float(total.weight_C.max())
-        weight_sum = float(total.weight_C.sum()) if ctx.algorithm.weighting.of_updates else None
-        columns["weight"] = total.weight_C
+        weight_C = torch.zeros_like(cohort.share_C).index_copy(0, total.position_R, total.weight_R)
+        counted, weight_max, columns["weight"] = len(total.client_R), float(weight_C.max()), weight_C
+        weight_sum = float(weight_C.sum()) if ctx.algorithm.weighting.of_updates else None
         message = sum(map(wire_bytes, happened.after.outbox.messages.get(t, {}).values()))
         if message:
             bytes_down += message * counted
-            columns["bytes_down"] = columns["bytes_down"] + message * total.counts_C
-        if total.substitutes is not None and total.substitutes.friend_C is not None:
-            columns["friend"] = total.substitutes.friend_C
+            columns["bytes_down"] = columns["bytes_down"] + message * turnout.mask(total.position_R)
+        if total.friend_C is not None:
+            columns["friend"] = total.friend_C
         extra |= total.extra | happened.extra
     asked, asked_C = len(cohort.asked), cohort.asked_C
     if asked < len(asked_C):

@@ -7,9 +7,10 @@ from typing import ClassVar, Protocol
 
 from turnout.errors import UserError, check_settings
 
-ENGINES = ("auto", "native", "by-hand", "vmap", "loop", "channels-last")
-TRIED = {"by hand": "by-hand", **{name: name for name in ("native", "vmap", "loop", "channels-last")}}  # by record
+ENGINES = ("auto", "native", "by-hand", "joined", "vmap", "loop", "channels-last")
+TRIED = {"by hand": "by-hand", **{n: n for n in ("native", "joined", "vmap", "loop", "channels-last")}}  # by record
 PRECISIONS = ("float32", "float64", "tf32")
+BASE_PRECISIONS = ("as-precision", "bfloat16")
 THREADS = "[1, 1024]"
 
 
@@ -48,10 +49,13 @@ class InProcess:
     """In this process, vectorised over clients, on the CPU or one GPU.
 
     device     "cpu", "cuda", "cuda:1"; "auto" takes a GPU where there is one
-    engine     how gradients are computed: "native" (SGD and Adam in C, the rest by hand), "by-hand", "vmap", "loop"
-               (one client at a time; the oracle), "channels-last" (the same with pictures laid out pixel by pixel), or
-               "auto" for the fastest that fits: on a CPU large models are tried with each, and a resumed run keeps it
+    engine     how gradients are computed: "native" (SGD and Adam in C, the rest by hand), "by-hand", "joined" (frozen
+               layers once over all clients' samples), "vmap", "loop" (one client at a time; the oracle),
+               "channels-last" (the same with pictures laid out pixel by pixel), or "auto" for the fastest that fits:
+               on a CPU large models are tried with each, and a resumed run keeps it
     precision  "float32"; "float64" for parity tests; "tf32" lets a GPU round matrix products to 10 bits
+    base_precision  "bfloat16" holds the frozen base in 16 bits and computes in them; what is trained, its optimizer
+               state, updates and losses stay in `precision`
     threads    CPU threads, each with clients of its own (default: the cores)
     chunk      clients advanced together (default: as many as fit the cache)
     """
@@ -63,9 +67,13 @@ class InProcess:
     precision: str = "float32"
     threads: int | None = None
     chunk: int | None = None
+    base_precision: str = "as-precision"
 
     def __post_init__(self) -> None:
-        check_settings(self, engine=ENGINES, precision=PRECISIONS, threads=THREADS, chunk="[1, 1048576]")
+        check_settings(
+            self, engine=ENGINES, precision=PRECISIONS, threads=THREADS, chunk="[1, 1048576]",
+            base_precision=BASE_PRECISIONS,
+        )  # fmt: skip
 
     @property
     def compute(self) -> InProcess:
@@ -84,7 +92,8 @@ class InProcess:
         return self if self.threads is not None else replace(self, threads=threads)
 
     def as_begun(self, threads: int, chunk: int, device: str, engine: str = "auto") -> InProcess:
-        """On a CPU the chunk follows from the model and the threads; on a GPU it was chosen by the memory free then.
+        """On a CPU the chunk follows from the model and the threads; on a GPU, and for all clients' samples in one
+        pass, it was chosen by the memory free then.
 
         A compiler that is here now, or a graphics processor, may not have been there when the run was begun.
         The engine may have been chosen by a trial (engine/trainers.py), which need not end the same way twice.
@@ -97,7 +106,8 @@ class InProcess:
                 begun = replace(begun, engine=TRIED.get(engine, "auto"))
         if self.device == "auto" and device == "cpu":
             begun = replace(begun, device="cpu")
-        return replace(begun, chunk=chunk) if self.chunk is None and device.startswith("cuda") else begun
+        by_memory = device.startswith("cuda") or engine == "joined"
+        return replace(begun, chunk=chunk) if self.chunk is None and by_memory else begun
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,22 @@ def sign_test(wins: int, losses: int) -> float:
     return total / 2**n
 
 
+def share_at_most(found: int, n: int, level: float = LEVEL) -> float:
+    """Clopper and Pearson's upper bound of a share: the one under which so few of n have probability 1 - level.
+
+    >>> round(share_at_most(0, 59), 3), round(share_at_most(1, 10), 3), share_at_most(3, 3)  # 0 of n: nearly 3 / n
+    (0.05, 0.394, 1.0)
+    """
+    if found >= n:
+        return 1.0
+    low, high = found / n, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        few = math.fsum(math.comb(n, k) * middle**k * (1 - middle) ** (n - k) for k in range(found + 1))
+        low, high = (middle, high) if few > 1 - level else (low, middle)
+    return high
+
+
 BySeed = Mapping[int, float]
 
 
@@ -254,13 +270,13 @@ def standing(name: str, value: BySeed, best: BySeed, pairs: int, sign: int = 1) 
     gaps = {seed: value[seed] - best[seed] for seed in value if seed in best}
     if len(gaps) < 2:
         return Standing(name, ONE_SEED, value, next(iter(gaps.values()), None))
-    found = interval(gaps, 1 - (1 - LEVEL) / (2 * pairs))
-    low, high = found.low, found.high
-    exact = found.deviation <= 1e-12 * abs(found.mean)
+    bounds = interval(gaps, 1 - (1 - LEVEL) / (2 * pairs))
+    low, high = bounds.low, bounds.high
+    exact = bounds.deviation <= 1e-12 * abs(bounds.mean)
     if exact and 2 * sign_test(len(gaps), 0) > (1 - LEVEL) / pairs:
         low, high = min(low, 0.0), max(high, 0.0)
     verdict = BEHIND if (high < 0 if sign > 0 else low > 0) else ALIKE
-    return Standing(name, verdict, value, found.mean, low, high)
+    return Standing(name, verdict, value, bounds.mean, low, high)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Names in Python: the kinds that modules define, and what a public namespace finds elsewhere.
+"""Names: the kinds that modules define, what installed packages announce, what a public namespace finds elsewhere.
 
 An unknown name or setting in Python is an error with near names; files and the command line have their own
 (running/config/read.py).
@@ -13,6 +13,8 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from importlib.metadata import EntryPoint, distributions
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +23,20 @@ from turnout.errors import UserError, near, unknown_setting
 
 class UnknownSetting(UserError, TypeError):
     """An argument that a class does not have; also a TypeError, as Python raises for one."""
+
+
+def announced(group: str) -> list[EntryPoint]:
+    """The entry points of installed packages in a group; nothing of them is loaded.
+
+    The current folder is searched for modules, but a package's description that lies in it does not mean that the user
+    has installed the package.
+    """
+    elsewhere = [path for path in sys.path if path and Path(path).resolve() != Path.cwd()]
+    found: dict[str, list[EntryPoint]] = {}
+    for package in distributions(path=elsewhere):
+        if entries := list(package.entry_points.select(group=group)):
+            found.setdefault(package.name, entries)
+    return [entry for entries in found.values() for entry in entries]
 
 
 def kinds_in(place: str, leave_out: Collection[str] = ()) -> dict[str, Any]:
@@ -35,12 +51,12 @@ def kinds_in(place: str, leave_out: Collection[str] = ()) -> dict[str, Any]:
     names = sorted(
         (info.name for info in pkgutil.iter_modules(module.__path__)), key=lambda name: (name != "base", name)
     )
-    found: dict[str, Any] = {}
+    kinds: dict[str, Any] = {}
     for inside in (f"{place}.{name}" for name in names if f"{place}.{name}" not in leave_out):
         for kind, maker in getattr(importlib.import_module(inside), "KINDS", {}).items():
-            if found.setdefault(kind, maker) is not maker:
-                raise ValueError(f"two kinds of {place} are called {kind!r}: {found[kind]} and {maker}")
-    return found
+            if kinds.setdefault(kind, maker) is not maker:
+                raise ValueError(f"two kinds of {place} are called {kind!r}: {kinds[kind]} and {maker}")
+    return kinds
 
 
 def suggesting(module: str, name: str, known: Iterable[str]) -> AttributeError:

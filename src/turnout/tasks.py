@@ -18,9 +18,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from turnout.errors import UserError, nearest
+from turnout.inputs import call
 
 PerSample = Callable[[Tensor, Tensor], Tensor]  # (output, target) -> [B]
+Positions = Callable[[Tensor], Tensor]  # targets [..., T] -> how many positions of each sample count [...]
 Unit = Literal["number", "count", "percent", "bytes", "seconds"]  # how a number is shown; percent: of 1
+IGNORED = -100  # the target of a position that does not count
 Values = TypeVar("Values", Tensor, float)
 
 
@@ -50,6 +53,7 @@ class Metric:
     function           (output, target) -> one number per sample
     higher_is_better   which way is better
     unit               how its numbers are shown: number, count, percent (of 1), bytes or seconds
+    of_mean            applied to the mean over samples, for a metric that is a function of a mean (perplexity: exp)
 
     >>> Metric(lambda output, target: (output - target).abs(), higher_is_better=False).info
     MetricInfo(higher_is_better=False, unit='number')
@@ -58,6 +62,7 @@ class Metric:
     function: PerSample
     higher_is_better: bool = True
     unit: str = "number"
+    of_mean: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -80,6 +85,10 @@ class TaskSpec(Protocol):
     main               the name of the metric by which runs are compared
     higher_is_better   which way is better for the main metric
     loss               the function that training minimises
+
+    A task may also have `positions(target)`, where a sample's loss and metrics are means over its positions: how many
+    of them count [B]. A mean over samples then weights each with its positions, so it is the mean over all positions.
+    And it may have `models_own`: whether the model's own loss is minimised.
     """
 
     @property
@@ -170,18 +179,14 @@ class NextCharacter:
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         loss_BT = cross_entropy(output.transpose(1, 2), target, ignore_index=self.ignore, reduction="none")
-        return self._mean(loss_BT, target)
+        return _mean_over_positions(loss_BT, target != self.ignore)
 
     @property
     def metrics(self) -> dict[str, PerSample]:
         return {"accuracy": Metric(self._accuracy, unit="percent")}
 
     def _accuracy(self, output: Tensor, target: Tensor) -> Tensor:
-        return self._mean(correct(output, target), target)
-
-    def _mean(self, value_BT: Tensor, target_BT: Tensor) -> Tensor:
-        counts_BT = target_BT != self.ignore
-        return (value_BT * counts_BT).sum(1) / counts_BT.sum(1).clamp(min=1)
+        return _mean_over_positions(correct(output, target), target != self.ignore)
 
     def highest(self, target: Tensor, classes: int) -> Tensor:
         return torch.full_like(target, classes - 1)
@@ -189,6 +194,99 @@ class NextCharacter:
     def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
         dimensions, instead = "[samples, positions, characters]", "for one label per text use Classification()"
         _check_scores(dimensions, instead, output_shape, target, self.ignore)
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """Cross-entropy of the scores [B, T, K] at each position against the token at the next one, over all positions that
+    count together; perplexity, exp of that mean, and accuracy.
+
+    Targets [B, T] are the tokens themselves, as for the models of transformers: the scores at position t are compared
+    with the target at t + 1, so the first one is not used.
+
+    ignore   the target of positions that do not count: padding, or a prompt
+
+    >>> scores_BTK, token_BT = torch.zeros(1, 4, 8), torch.tensor([[3, 0, 2, -100]])
+    >>> task = NextToken()
+    >>> task.loss(scores_BTK, token_BT), task.positions(token_BT), task.metrics["accuracy"](scores_BTK, token_BT)
+    (tensor([2.0794]), tensor([2]), tensor([0.5000]))
+    """
+
+    ignore: int = IGNORED
+
+    main: ClassVar[str] = "perplexity"
+    higher_is_better: ClassVar[bool] = False
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        scores_BTK, next_BT = self._paired(output, target)
+        loss_BT = cross_entropy(scores_BTK.transpose(1, 2), next_BT, ignore_index=self.ignore, reduction="none")
+        return _mean_over_positions(loss_BT, next_BT != self.ignore)
+
+    @property
+    def metrics(self) -> dict[str, PerSample]:
+        perplexity = Metric(self.loss, higher_is_better=False, of_mean=torch.exp)
+        return {"perplexity": perplexity, "accuracy": Metric(self._accuracy, unit="percent")}
+
+    def positions(self, target: Tensor) -> Tensor:
+        """How many positions of each sample count: [..., T] -> [...]."""
+        return (target[..., 1:] != self.ignore).sum(-1)
+
+    def _accuracy(self, output: Tensor, target: Tensor) -> Tensor:
+        scores_BTK, next_BT = self._paired(output, target)
+        return _mean_over_positions(correct(scores_BTK, next_BT), next_BT != self.ignore)
+
+    def _paired(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Each position's scores and the next token; positions at the end that no sample uses may have been cut off."""
+        return output[:, :-1], target[:, 1 : output.shape[1]]
+
+    def highest(self, target: Tensor, classes: int) -> Tensor:
+        return torch.full_like(target, classes - 1)
+
+    def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
+        dimensions, instead = "[samples, positions, tokens]", "for one label per text use Classification()"
+        _check_scores(dimensions, instead, output_shape, target, self.ignore)
+
+
+@dataclass(frozen=True)
+class ModelLoss:
+    """The model's own loss, `model(..., labels=targets).loss`, of each sample alone; the metrics of another task.
+
+    A model of transformers has one, which may have more terms than a task's (routing between experts). Samples pass
+    through the model one at a time, so a task's loss is faster where it is the same.
+
+    task   the metrics, and how much each sample counts
+    """
+
+    task: TaskSpec = field(default_factory=Classification)
+
+    models_own: ClassVar[bool] = True
+
+    @property
+    def loss(self) -> PerSample:
+        return self.task.loss
+
+    @property
+    def metrics(self) -> Mapping[str, PerSample]:
+        return self.task.metrics
+
+    @property
+    def main(self) -> str:
+        return self.task.main
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.task.higher_is_better
+
+    @property
+    def positions(self) -> Positions | None:
+        found: Positions | None = getattr(self.task, "positions", None)
+        return found
+
+    def highest(self, target: Tensor, classes: int) -> Tensor:
+        return self.task.highest(target, classes)
+
+    def check_output(self, output_shape: tuple[int, ...], target: Tensor) -> None:
+        self.task.check_output(output_shape, target)
 
 
 @dataclass(frozen=True)
@@ -285,6 +383,10 @@ def correct(output: Tensor, target: Tensor) -> Tensor:
     return (output.argmax(-1) == target).to(output.dtype)
 
 
+def _mean_over_positions(value_BT: Tensor, counts_BT: Tensor) -> Tensor:
+    return (value_BT * counts_BT).sum(1) / counts_BT.sum(1).clamp(min=1)
+
+
 def _mae(output: Tensor, target: Tensor) -> Tensor:
     return _errors(output, target).abs().mean(1)
 
@@ -301,7 +403,7 @@ def check_model(task: TaskSpec, model: nn.Module, x: Tensor, y: Tensor) -> None:
     model.eval()
     try:
         with torch.no_grad():
-            output = scores_of(model(x))
+            output = call(model, x)
     except (RuntimeError, IndexError) as error:
         raise UserError(
             f"the model cannot take samples of shape {tuple(x.shape[1:])} ({x.dtype}): {error}. "
@@ -332,30 +434,6 @@ def _check_scores(
             f"the model gives {scores} scores but the data has {high + 1} labels: "
             f"build the model with classes={high + 1}, or drop the samples with labels from {scores} on"
         )
-
-
-def scores_of(output: Any) -> Tensor:
-    """The tensor that a loss compares with targets: the output itself, its `logits`, or the first item of a tuple.
-
-    >>> scores_of((torch.zeros(2), None)), scores_of({"logits": torch.ones(1)})
-    (tensor([0., 0.]), tensor([1.]))
-    """
-    found = output
-    if isinstance(output, Mapping):
-        found = output.get("logits")
-    elif hasattr(output, "logits"):
-        found = output.logits
-    elif isinstance(output, tuple | list) and output:
-        found = output[0]
-    if isinstance(found, Tensor):
-        return found
-    kind = "None" if output is None else f"a {type(output).__name__}"
-    inside = f" with {', '.join(map(repr, output))}" if isinstance(output, Mapping) else ""
-    raise UserError(
-        f"the model returns {kind}{inside}, and a task needs a tensor with a row for each sample: "
-        "return a tensor, an object with .logits, or a tuple that begins with the tensor. For a model that you cannot "
-        "change, write a module around it: def forward(self, x): return self.model(x)['name'], [1] or .name"
-    )
 
 
 @dataclass(frozen=True)
@@ -446,13 +524,15 @@ class Predictor(nn.Module):
             self.register_buffer("std", torch.tensor(unit.std))
 
     def forward(self, x: Tensor) -> Tensor:
-        scores = scores_of(self.model(x))
+        scores = call(self.model, x)
         return scores * self.std + self.mean if self.in_unit else scores
 
 
 KINDS = {
     "classification": Classification,
     "next-character": NextCharacter,
+    "next-token": NextToken,
+    "model-loss": ModelLoss,
     "regression": Regression,
     "task": Task,
     "in-own-unit": InOwnUnit,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError
+from turnout.inputs import Inputs, trimmed
 from turnout.times import Times as Times
 
 Tensors = dict[str, Tensor]
@@ -56,6 +57,11 @@ class Samples:
         start, count = int(self.start_C[i]), int(self.count_C[i])
         rows = self.row_R[start : start + (count if most is None else min(most, count))]
         return self.x[rows], self.y[rows]
+
+    def at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The samples of these rows, of several inputs without positions that none of them uses, and their targets."""
+        x = self.x[rows]
+        return trimmed(x) if isinstance(x, Inputs) else x, self.y[rows]
 
     def take(self, place_c: Tensor) -> Samples:
         """The samples of some of the clients, in the order named; the pool stays.
@@ -98,6 +104,10 @@ class Turnout:
     @property
     def complete_C(self) -> Tensor:
         return self.work_C >= self.full_work
+
+    def mask(self, position_I: Tensor) -> Tensor:
+        """Which clients of the cohort are at these positions [C]."""
+        return torch.zeros_like(self.present_C).index_fill(0, position_I, True)
 
     def among(self, client_C: Tensor) -> Turnout:
         """The same record with absent rows for clients that were not even asked; both lists are sorted by id."""

@@ -22,8 +22,8 @@ SATELLITES = ("scores", "fleet", "view", "deploy", "testing", "papers")
 OF_SATELLITES = {*SATELLITES, "cli", "system", "campaign", "support"}  # folders of tests that are not the core's
 NOT_INSTALLED = """
 import importlib.metadata as metadata, sys
-found = metadata.entry_points
-metadata.entry_points = lambda **which: [one for one in found(**which) if not one.value.startswith("turnout_papers")]
+found = metadata.distributions
+metadata.distributions = lambda **which: [one for one in found(**which) if one.name != "turnout-papers"]
 sys.modules["turnout_papers"] = None
 """  # the start-up module of a Python that has the papers installed, as if it had not
 STARTUP = "sitecustomize"

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 import turnout as to
+from encoded import bytes_rows
 from turnout.engine.dropout import keep_mask
 from turnout.engine.kernels import dense, few_channels, pixels
 from turnout.engine.kernels.layers import SWAPPED, for_gpu, supports
@@ -33,6 +34,7 @@ from turnout.engine.layers import (
 from turnout.layout import Slot
 from turnout.machine import triton_tools
 from turnout.parts.compression.codec import kernels
+from turnout.parts.compression.codec.messages import pieces_of
 from turnout.parts.compression.codec.picks import largest, largest_with_kernels, largest_with_torch
 from turnout.parts.compression.codec.sparse import Ternary
 from turnout.parts.substitution import projection
@@ -321,21 +323,18 @@ def test_ternary_messages_are_those_of_each_row_by_itself(place, keep):
     x, codec = drawn(4, sum(sizes)), Ternary(keep)
     x[1], x[2, 30:] = x[1].round(), 0
     left = torch.nn.functional.pad(x, (0, 3)).to(place.device)[:, : x.shape[1]]
-    coded = (
-        kernels.write_message(left, codec.form(slots).pieces, codec.form(slots).longest)
-        if place.swapped
-        else codec.write(left, slots)
-    )
+    pieces = pieces_of(slots, keep, "tensor")
+    coded = kernels.write_message(left, pieces, codec.longest(slots)) if place.swapped else codec.write(left, slots)
     pick = largest_with_kernels if place.swapped else largest_with_torch
-    found, wanted = pick(x.to(place.device), codec.form(slots).pieces), largest(x, codec.form(slots).pieces)
+    found, wanted = pick(x.to(place.device), pieces), largest(x, pieces)
     assert torch.equal(found.there_CK.cpu(), wanted.there_CK)
     assert torch.equal(found.column_CK.cpu()[wanted.there_CK], wanted.column_CK[wanted.there_CK])
-    for i, message in enumerate(coded.rows()):
+    for i, message in enumerate(bytes_rows(coded)):
         own = x[i : i + 1].clone()
         alone = codec.write(own, slots)
-        assert message == alone.rows()[0]
+        assert message == bytes_rows(alone)[0]
         assert torch.equal(left[i].cpu(), own[0])
-        assert torch.equal(coded.decoded_CP[i].cpu(), alone.decoded_CP[0])
+        assert torch.equal(coded.decoded[i].cpu(), alone.decoded[0])
 
 
 @everywhere

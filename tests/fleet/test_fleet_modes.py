@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from turnout.errors import UserError
 from turnout.fleet import ParticipationLog, Reading, check_like_log, read_fleet
 from turnout.fleet.blocks import Blocks, Sources, Whose
 from turnout.fleet.example import ExampleFleet
@@ -175,3 +177,28 @@ def test_a_stretch_that_passes_the_end_of_the_log_goes_on_whole_days_before(whos
     assert steps == {1, 1 - 48}
     begins = [at_T[i] for i in range(0, len(at_T), 36)]
     assert set(begins) == {0, 24, 48, 12, 36}  # every round of the log at that hour
+
+
+def test_a_bootstrap_log_is_stretches_of_the_log_at_the_same_hour_and_varies_as_another_log_would(
+    tmp_path: Path,
+) -> None:
+    """Eight days of 24 rounds; in each day one share of the clients comes, the same at every hour."""
+    shares = [0.1, 0.9, 0.3, 0.5, 0.7, 0.2, 0.8, 0.4]
+    rows = [f"{3600 * (24 * day + hour)},{c},{hour / 24 if c < 20 * shares[day] else 0}"
+            for day in range(8) for hour in range(24) for c in range(20)]  # fmt: skip
+    (tmp_path / "log.csv").write_text("time,client,work\n" + "\n".join(rows) + "\n")
+    base = FleetLog(str(tmp_path / "log.csv"), mode="blocks", length=24, reading=Reading(every="1h"))
+    client_C = torch.arange(20)
+
+    def work(again: int | None, t: int) -> torch.Tensor:
+        return replace(base, again=again).fraction(client_C, t, 1, seed=3)
+
+    for t in (5, 29, 77):  # an hour stays an hour: the work says which it is
+        assert set(work(7, t).tolist()) <= {0.0, (t % 24) / 24}
+    assert torch.equal(work(7, 5), work(7, 5))
+    stretches = [Blocks(base.log, base.sources, 24, again=k)._resampled_T[::24] // 24 for k in range(400)]
+    means = np.array([np.mean([shares[day] for day in days]) for days in stretches])
+    assert means.var() == pytest.approx(np.var(shares) / 8, rel=0.25)  # of a mean over eight days
+    assert means.mean() == pytest.approx(np.mean(shares), abs=0.03)
+    with pytest.raises(UserError, match="about blocks"):
+        FleetLog("log.csv", again=1)

@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from encoded import bytes_rows
 from turnout.errors import UserError
 from turnout.layout import Slot
 from turnout.parts.compression.codec.byte import Byte, Dither, turned
-from turnout.parts.compression.codec.messages import Coded, pieces_of
+from turnout.parts.compression.codec.messages import message_of, pieces_of
 from turnout.parts.compression.codec.picks import largest, largest_with_torch
 from turnout.parts.compression.codec.sparse import Ternary, Values
 from turnout.rng import key
@@ -97,7 +98,7 @@ def test_sparse_ternary_is_the_loop_to_the_last_bit(x, keep, whole):
         assert (decoded_P[start : start + n] != 0).sum() <= max(math.ceil(round(n * keep, 9)), 1)
         assert len(decoded_P[start : start + n].abs().unique()) <= 2  # {0, μ}
         start += n
-    (message,) = coded.rows()
+    (message,) = bytes_rows(coded)
     by_hand = message_by_hand(x, sizes, keep)
     floats = 4 * len(sizes)
     assert message[:-floats] == by_hand[:-floats]
@@ -110,7 +111,7 @@ def test_the_bits_are_counted_as_in_the_specification():
     """k positions, floor((g - 1) / 2^b) + 1 + b each, k signs, 32 bits a tensor; more is one flag a tensor."""
     x_CP, keep = rows(1, clients=5, width=1300), 0.03
     coded = Ternary(keep).write(x_CP.clone(), slots_of(1000, 300))
-    for x, length in zip(x_CP.tolist(), coded.length_C.tolist(), strict=True):
+    for x, length in zip(x_CP.tolist(), coded.bytes_C.tolist(), strict=True):
         bits = 2
         for own, k in ((x[:1000], 30), (x[1000:], 9)):
             picked, b = largest_by_hand(own, keep), golomb(len(own), k)
@@ -143,11 +144,11 @@ def test_message_and_residual_are_the_input_to_one_rounding(codec, dtype):
 def test_many_messages_at_once_are_each_by_itself(codec):
     x_CP = rows(3, clients=6, dtype=torch.float32)
     x_CP[4, 5:] = 0
-    together = codec.write(x_CP.clone(), SLOTS).rows()
-    assert together == [codec.write(x_CP[i : i + 1].clone(), SLOTS).rows()[0] for i in range(6)]
-    again = Coded.of(together, codec.longest(SLOTS))
+    together = bytes_rows(codec.write(x_CP.clone(), SLOTS))
+    assert together == [bytes_rows(codec.write(x_CP[i : i + 1].clone(), SLOTS))[0] for i in range(6)]
+    again = message_of(together, codec.longest(SLOTS))
     torch.testing.assert_close(
-        codec.read(again, SLOTS, torch.float32)[4], codec.read(Coded.of([together[4]], 999), SLOTS, torch.float32)[0]
+        codec.read(again, SLOTS, torch.float32)[4], codec.read(message_of([together[4]], 999), SLOTS, torch.float32)[0]
     )
 
 
@@ -164,7 +165,7 @@ def test_a_byte_an_entry_is_never_further_off_than_a_step():
     for dither in (None, Dither(key(0, "a"), torch.arange(3))):
         left_CP = x_CP.clone()
         coded = Byte(dither).write(left_CP, SLOTS)
-        assert coded.length_C.tolist() == [4 * 4 + 60] * 3
+        assert coded.bytes_C.tolist() == [4 * 4 + 60] * 3
         for x, left in zip(x_CP.split(SIZES, 1), left_CP.split(SIZES, 1), strict=True):
             step = x.abs().amax(1, keepdim=True) / 127
             assert (left.abs() <= step * (0.5 if dither is None else 1) + 1e-6).all()
@@ -192,7 +193,7 @@ CODECS = [Ternary(0.1), Ternary(0.5, "model"), Values(0.1), Byte()]
 
 def read_or_refuse(codec, message: bytes) -> torch.Tensor | None:
     try:
-        x_CP = codec.read(Coded.of([message], codec.longest(SLOTS)), SLOTS, torch.float32)
+        x_CP = codec.read(message_of([message], codec.longest(SLOTS)), SLOTS, torch.float32)
     except UserError:
         return None
     assert x_CP.shape == (1, sum(SIZES))
@@ -218,7 +219,7 @@ def test_changed_messages_are_decoded_or_refused(codec, seed, cut, flips, more):
     """A bit here, a byte less there: refused, or numbers that could have been sent."""
     x_CP = rows(seed, clients=1, dtype=torch.float32)
     x_CP[:, : seed * 8] = 0
-    (whole,) = codec.write(x_CP.clone(), SLOTS).rows()
+    (whole,) = bytes_rows(codec.write(x_CP.clone(), SLOTS))
     message = bytearray(whole[: max(0, len(whole) - cut)] + more)
     for flip in flips:
         if flip < 8 * len(message):
@@ -227,7 +228,7 @@ def test_changed_messages_are_decoded_or_refused(codec, seed, cut, flips, more):
     if bytes(message) == whole:
         assert got is not None
     if got is not None and not isinstance(codec, Byte):
-        pieces = codec.form(SLOTS).pieces
+        pieces = pieces_of(SLOTS, codec.keep, codec.scope)
         assert all((got[0, p.start : p.start + p.size] != 0).sum() <= p.keep for p in pieces)
 
 
@@ -257,29 +258,29 @@ def test_a_step_that_cannot_be_sent_is_refused(step):
     """1e37 is a number, 127 times it is none in float32."""
     message = struct.pack("<4f", 0.5, step, 0.5, 0.5) + bytes(sum(SIZES))
     with pytest.raises(UserError, match="a step is too large or negative"):
-        Byte().read(Coded.of([message], Byte().longest(SLOTS)), SLOTS, torch.float32)
+        Byte().read(message_of([message], Byte().longest(SLOTS)), SLOTS, torch.float32)
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)
 def test_every_shorter_and_longer_message_is_refused(codec):
-    (whole,) = codec.write(rows(9, clients=1), SLOTS).rows()
+    (whole,) = bytes_rows(codec.write(rows(9, clients=1), SLOTS))
     for length in range(len(whole)):
         assert read_or_refuse(codec, whole[:length]) is None, length
     assert read_or_refuse(codec, whole + b"\0") is None
     with pytest.raises(UserError, match="message 1 cannot be decoded: it is longer"):
-        Coded.of([whole, bytes(10**6)], codec.longest(SLOTS))
+        message_of([whole, bytes(10**6)], codec.longest(SLOTS))
 
 
 @pytest.mark.parametrize("codec", CODECS[:3], ids=str)
 def test_no_message_is_longer_than_the_longest(codec):
     x_CP = torch.zeros(2, sum(SIZES))
     x_CP[0, -1], x_CP[1] = 1, torch.arange(60.0)  # one entry far behind; the largest ones last
-    assert 0 <= codec.longest(SLOTS) - max(codec.write(x_CP, SLOTS).length_C.tolist()) <= 4  # not by much
+    assert 0 <= codec.longest(SLOTS) - max(codec.write(x_CP, SLOTS).bytes_C.tolist()) <= 4  # not by much
 
 
 def test_nothing_to_send():
     for codec in CODECS:
         coded = codec.write(torch.zeros(2, 0), ())
-        assert coded.rows() == [b"", b""]
+        assert bytes_rows(coded) == [b"", b""]
         assert codec.read(coded, (), torch.float32).shape == (2, 0)
-        assert codec.write(torch.zeros(0, 60), SLOTS).rows() == []
+        assert bytes_rows(codec.write(torch.zeros(0, 60), SLOTS)) == []

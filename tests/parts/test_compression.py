@@ -9,12 +9,13 @@ import pytest
 import torch
 
 import turnout as to
+from encoded import bytes_rows
 from same_rows import same
 from turnout.cli import main
 from turnout.errors import UserError
 from turnout.layout import Slot
 from turnout.parts.compression.base import Sending, dense_bytes
-from turnout.parts.compression.codec.messages import Coded
+from turnout.parts.compression.codec.messages import message_of
 from turnout.parts.compression.codec.sparse import Ternary
 from turnout.parts.compression.lossy import BroadcastLog
 from turnout.parts.substitution import friends
@@ -186,9 +187,9 @@ def test_measured_bytes_are_the_length_of_the_encodings():
     _, records = play(prepared, 7)
     sent = [record for record in records if record.skipped is None]
     for message, record in zip(compression.heard, sent, strict=True):
-        rows = Coded(message.tensors["byte"], message.bytes_C).rows()
+        rows = bytes_rows(message)
         assert record.bytes_up == sum(map(len, rows))
-        again = Ternary(0.2).read(Coded.of(rows, Ternary(0.2).longest(slots)), slots, torch.float64)
+        again = Ternary(0.2).read(message_of(rows, Ternary(0.2).longest(slots)), slots, torch.float64)
         sending = Sending(0, 0, torch.zeros(1), slots)
         assert torch.equal(again, compression.decode(message, sending, torch.zeros(1).double()))
 

@@ -123,7 +123,7 @@ def test_the_example_package_has_a_part_a_recipe_and_a_command(capsys: Capture):
 def test_a_command_of_a_package_that_is_not_installed_is_unknown_with_a_hint(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ):
-    monkeypatch.setattr("turnout.cli.entry_points", lambda group: ())
+    monkeypatch.setattr("turnout.cli.announced", lambda group: [])
     assert turnout("study", "list") == 2
     error = capsys.readouterr().err
     assert "No such command 'study'" in error

@@ -47,8 +47,8 @@ def test_rows_of_bytes_travel_no_longer_than_the_longest(a_reply, monkeypatch):
     write = Ternary.write
 
     def wide(self: Ternary, *given):
-        coded = write(self, *given)
-        return replace(coded, byte_CB=torch.nn.functional.pad(coded.byte_CB, (0, 99)))
+        message = write(self, *given)
+        return replace(message, tensors={"byte": torch.nn.functional.pad(message.tensors["byte"], (0, 99))})
 
     monkeypatch.setattr(Ternary, "write", wide)
     found = made_reply()[0]

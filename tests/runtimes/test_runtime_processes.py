@@ -20,7 +20,7 @@ from turnout.running import loop
 from turnout.running.config.read import to_toml
 from turnout.running.loop import FinishedRound
 from turnout.running.records.checkpoint import rounds_done
-from turnout.runtimes.crew import KEPT
+from turnout.runtimes.crew import WORKERS
 from turnout.runtimes.processes import GROUP
 from turnout.runtimes.wire import read_tree, write_tree
 from turnout.types import flatten
@@ -37,7 +37,7 @@ def test_a_process_that_dies_costs_a_sentence_and_resume_goes_on_to_the_same_val
 
     def kill(step: FinishedRound) -> None:
         if step.record.round == 2:
-            os.kill(KEPT.started(GROUP, dict, bool).others[0].pid, signal.SIGKILL)
+            os.kill(WORKERS.get(GROUP, dict, bool).others[0].pid, signal.SIGKILL)
 
     whole, killed, experiment = tmp_path / "whole", tmp_path / "killed", ternary(6)
     to.run(experiment, whole, quiet=True)
@@ -46,19 +46,31 @@ def test_a_process_that_dies_costs_a_sentence_and_resume_goes_on_to_the_same_val
     assert rounds_done(killed) == 3
     to.run(in_two(experiment), killed, quiet=True, resume=True)
     assert same(whole / "records.sqlite", killed / "records.sqlite") == []
-    assert not KEPT._things, "a process is left over"
+    assert not WORKERS._groups, "a process is left over"
 
 
 def test_what_only_this_program_has_cannot_go_to_others(tmp_path):
     experiment = in_two(ternary(2)).but(model=lambda: to.models.MLP(8))
     with pytest.raises(to.UserError, match="put it into a module"):
         to.run(experiment, tmp_path / "run", quiet=True)
-    assert not KEPT._things
+    assert not WORKERS._groups
 
 
 def test_settings_that_make_no_sense():
     with pytest.raises(to.UserError, match="number must be at least 1"):
         to.runtime.Processes(0)
+
+
+@pytest.mark.parametrize("more", [8, 18])  # too few for the store of torch, and for its connections
+def test_too_few_open_files_is_a_sentence(more: int, tmp_path: Path) -> None:
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (n := 6 + {more}, n))"
+    own = "from turnout.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", f"import sys; {limit}; {own}", "run", "small.toml", "--processes", "2", "-q"]
+    (tmp_path / "small.toml").write_text('rounds = 1\nworld.data = { kind = "synthetic", clients = 4 }\n')
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "more can be opened here: allow more (ulimit -n)" in done.stderr
+    assert len(done.stderr.splitlines()) == 3  # where the report and the picture are, and the sentence
 
 
 def test_what_is_started_serves_the_runs_of_a_block_and_ends_with_it():
@@ -69,13 +81,13 @@ def test_what_is_started_serves_the_runs_of_a_block_and_ends_with_it():
         return "it"
 
     for _ in range(2):
-        KEPT.started("thing", start, said.append)
-        KEPT.let_go("thing")
+        WORKERS.get("thing", start, said.append)
+        WORKERS.release("thing")
     assert said == ["start", "it"] * 2
-    with KEPT.held():
+    with WORKERS.reused():
         for _ in range(2):
-            assert KEPT.started("thing", start, said.append) == "it"
-            KEPT.let_go("thing")
+            assert WORKERS.get("thing", start, said.append) == "it"
+            WORKERS.release("thing")
         assert said[4:] == ["start"]
     assert said[4:] == ["start", "it"]
 

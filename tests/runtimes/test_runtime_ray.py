@@ -12,9 +12,9 @@ import pytest
 import turnout as to
 from example_experiments import ternary, three_users
 from parity import difference, played, shrunk
-from turnout.machine.optional import optional
+from turnout.errors import optional
 from turnout.recipes import digits
-from turnout.runtimes.crew import KEPT, RemoteWorkers
+from turnout.runtimes.crew import WORKERS, RemoteWorkers
 
 HERE = to.runtime.InProcess(device="cpu", threads=1, precision="float64", chunk=1)
 TERNARY = shrunk(ternary(), rounds=5)
@@ -39,7 +39,7 @@ def disturbed(
         return work(self, what, common, parts, then)
 
     monkeypatch.setattr(RemoteWorkers, "each", each)
-    with KEPT.held():
+    with WORKERS.reused():
         found = difference(played(experiment, HERE), played(experiment, settings))
     assert found.largest == 0.0, str(found)
 

@@ -18,7 +18,7 @@ from bytes_scores import ScoresByBytes, score_process
 from example_experiments import three_users
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.prepare import prepare
-from turnout.runtimes.crew import KEPT
+from turnout.runtimes.crew import WORKERS
 from turnout.scores.round import ScoreServer
 from turnout.scores.track import ScoreTrack
 from turnout.types import flatten
@@ -125,7 +125,7 @@ def test_every_way_to_start(algorithm, processes):
 
 @pytest.mark.slow
 def test_every_way_to_start_in_processes_that_hold_no_models():
-    with KEPT.held():
+    with WORKERS.reused():
         for algorithm in WAYS:
             check_same(world(**algorithm), world(**algorithm).but(runtime=to.runtime.Processes(2, HERE)))
 

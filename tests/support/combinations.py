@@ -139,7 +139,7 @@ def _acts_on_shared(s: Settings) -> bool:
 
 
 def _robust(s: Settings) -> bool:
-    return s["algorithm.aggregation"] != to.aggregation.WeightedSum()
+    return s["algorithm.aggregation"] not in (to.aggregation.WeightedSum(), to.aggregation.ProductMean())
 
 
 def _elastic(s: Settings, setting: str) -> bool:
@@ -161,6 +161,11 @@ def _median_of_zeros(s: Settings) -> bool:
     return by_parameter and isinstance(s["algorithm.compression"], to.compression.TopK)
 
 
+def _half_a_product(s: Settings) -> bool:
+    halves = s["algorithm.personal"] in (to.personal.lora_b, to.personal.everything)
+    return halves and s["algorithm.aggregation"] == to.aggregation.ProductMean()
+
+
 def _federated_moments(s: Settings) -> bool:
     return getattr(s["algorithm.local"].optimizer, "moments", "") == "federated"
 
@@ -177,7 +182,13 @@ NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     ),
     (lambda s: s["algorithm.mixing"].personal and _lends(s), "leave it out with FedAMP"),
     (lambda s: _given("membership", "stand_in")(s) and not _lends(s), "set algorithm.substitution"),
-    (lambda s: _robust(s) and s["algorithm.substitution"].func is to.substitution.Stale, "use Friends or Spread"),
+    (
+        lambda s: (
+            s["algorithm.aggregation"] != to.aggregation.WeightedSum()
+            and s["algorithm.substitution"].func is to.substitution.Stale
+        ),
+        "use Friends or Spread",
+    ),
     (lambda s: _robust(s) and s["algorithm.mixing"].personal, "leave one of them out"),
     (lambda s: _robust(s) and _elastic(s, "fisher_keep"), "leave fisher_keep out"),
     (lambda s: _robust(s) and _elastic(s, "memory"), "leave memory out"),
@@ -189,6 +200,7 @@ NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     (_nothing_to_calibrate, "set algorithm.personal = batch-norm on a model with BatchNorm"),
     (lambda s: s["evaluate.activations"] and not has_norm(s), "looks at BatchNorm layers, and this model has none"),
     (_unseen_average, "set algorithm.share_personal and algorithm.newcomers = 'average'"),
+    (_half_a_product, "and there is no such pair"),
     (lambda s: _nothing_shared(s) and _federated_moments(s), "nothing is shared: use 'local' or 'auto'"),
     (lambda s: _nothing_shared(s) and _acts_on_shared(s), "so nothing is shared: leave algorithm."),
     (lambda s: s["algorithm.closing"] != to.closing.WaitForAll() and s["world.devices"] is None, "set world.devices"),
@@ -261,6 +273,7 @@ MODELS = {
     "two norms": to.models.MLP(4, 3, batch_norm=True),
     "convolution": to.models.CNN(channels=(2,), kernel=2, hidden=(4,), batch_norm=True),
     "dropout": WithDropout(),
+    "adapter": to.models.Adapted(to.models.MLP(4), to.LoRA(rank=2, targets="linear*", train="output.*")),
 }
 
 
@@ -424,7 +437,9 @@ class Draws:
     def personal(self) -> Any:
         head = to.personal.Named("4.*" if self.model() == "dropout" else "output.*")
         norm = to.personal.batch_norm
-        if "norm" in self.model() or self.model() == "convolution":
+        if self.model() == "adapter":
+            found = self.one("personal", None, None, head, to.personal.lora_b)
+        elif "norm" in self.model() or self.model() == "convolution":
             found = self.one("personal", None, norm, norm, norm, head)
         else:
             found = norm if self.rarely("no norm") else self.one("personal", None, None, head)
@@ -504,6 +519,9 @@ class Draws:
         whole = (*whole, to.aggregation.Krum(), to.aggregation.MultiKrum(), to.aggregation.MultiKrum(0.1, keep=0.5))
         added = self.substitution().func is to.substitution.Stale and not self.rarely("median of old rows")
         mixed = self.mixing().personal and not self.rarely("median and mixing")
+        halves = self.personal() in (to.personal.lora_b, to.personal.everything) and not self.rarely("half a product")
+        if self.model() == "adapter" and not (added or mixed or halves) and self.chance("products", 5):
+            return to.aggregation.ProductMean()
         if added or mixed or not self.chance("robust", 2):
             return to.aggregation.WeightedSum()
         return self.one("aggregation", *(() if sparse else by_parameter), *whole)

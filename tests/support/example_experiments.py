@@ -10,9 +10,8 @@ from turnout.experiment import Algorithm, Evaluate, Experiment, World
 from turnout.parts.compression.lossy import SparseTernary
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD, Adam
-from turnout.parts.substitution.base import NoSubstitution, Spread
+from turnout.parts.substitution.base import NoSubstitution, Spread, Stale
 from turnout.parts.substitution.friends import Friends
-from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.control_variates import Scaffold
 from turnout.parts.weighting import ByShare, ByWork, FedAvg
 from turnout.running.runs import run

@@ -34,7 +34,7 @@ WorkOf = Callable[[random.Random, int, int], float]  # of a client in a round
 class KnownFleet:
     """A fleet: the work of each client in each round, the data, the aim, and the right answers among `candidates`.
 
-    Right means: what is recommended is one of `right`, and if one is called best it is one of them too.
+    Right means: what is recommended is one of `right`, and if one is ahead it is one of them too.
     """
 
     name: str
@@ -58,10 +58,10 @@ class KnownFleet:
         return Experiment(World(self.data), self.model, Algorithm(self.local), rounds=self.rounds, runtime=runtime)
 
     def is_right(self, advice: Advice) -> bool:
-        return advice.recommended in self.right and (advice.best is None or advice.best in self.right)
+        return advice.recommended in self.right and (advice.ahead is None or advice.ahead in self.right)
 
     def names_a_wrong_winner(self, advice: Advice) -> bool:
-        return advice.best is not None and advice.best not in self.right
+        return advice.ahead is not None and advice.ahead not in self.right
 
 
 @dataclass(frozen=True)

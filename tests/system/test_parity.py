@@ -20,7 +20,7 @@ import turnout as to
 from bytes_runtime import BytesOnly, Process
 from parity import ONE_PER_PART, Elsewhere, RuntimeComparison, acceptable, small_recipes
 from turnout.recipes import cook, recipes
-from turnout.runtimes.crew import KEPT
+from turnout.runtimes.crew import WORKERS
 
 RUNTIMES = [*parity.RUNTIMES, "bytes only"]
 
@@ -29,7 +29,7 @@ RUNTIMES = [*parity.RUNTIMES, "bytes only"]
 def elsewhere(request: pytest.FixtureRequest) -> Iterator[Elsewhere]:
     """A runtime by its name, and what it has started until the end of the test."""
     if request.param in parity.RUNTIMES:
-        with KEPT.held():
+        with WORKERS.reused():
             yield parity.RUNTIMES[request.param]
         return
     started = (Process(), Process())

@@ -467,18 +467,60 @@ def test_kinds_of_installed_entry_points_need_no_permission(here: Path, monkeypa
         installed_parts.cache_clear()
 
 
-def test_no_code_refuses_an_entry_point_that_lies_beside_the_file(
-    here: Path, capsys: pytest.CaptureFixture[str]
+ANNOUNCED = """
+[turnout.parts]
+weighting.theirs = their_kinds:Half
+[turnout.recipes]
+their-recipe = their_kinds:experiment
+[turnout.commands]
+theirs = their_kinds:make
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "sentence"),
+    [
+        ("dist-info", ["run", "my.toml"], "no weighting of kind 'theirs'"),
+        ("dist-info", ["run", "their-recipe"], "no recipe 'their-recipe'"),
+        ("dist-info", ["theirs"], "No such command 'theirs'"),
+        ("egg-info", ["theirs"], "No such command 'theirs'"),
+    ],
+)
+def test_a_package_that_lies_in_the_current_folder_is_not_installed(
+    kind: str, words: list[str], sentence: str, tmp_path: Path
 ) -> None:
-    write_distribution(here, "their_kinds:Half")
-    installed_parts.cache_clear()
-    try:
-        (here / "my.toml").write_text('rounds = 1\nalgorithm.weighting = "half"\n')
-        assert main(["run", "my.toml", "--out", "out", "-q", "--no-code"]) == 2
-        assert "--no-code refuses" in capsys.readouterr().err
-        assert load("my.toml").algorithm.weighting.part == 0.5
-    finally:
-        installed_parts.cache_clear()
+    """Neither its kinds nor its recipes nor its commands are known, also where Python itself searches the folder."""
+    about = tmp_path / f"turnout_papers-9.{kind}"  # it does not stand in for an installed one of this name either
+    about.mkdir()
+    (about / ("METADATA" if kind == "dist-info" else "PKG-INFO")).write_text("Name: turnout-papers\nVersion: 9\n")
+    (about / "entry_points.txt").write_text(ANNOUNCED)
+    (tmp_path / "their_kinds.py").write_text(MARKING + OWN)
+    (tmp_path / "my.toml").write_text('rounds = 1\nalgorithm.weighting = "theirs"\n')
+    start = ["-m", "turnout"] if kind == "egg-info" else ["-c", "import sys, turnout.cli; sys.exit(turnout.cli.main())"]
+    done = subprocess.run([sys.executable, *start, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("start", "runtime"),
+    [
+        (["-P", "-m", "turnout"], 'kind = "processes", number = 2'),  # -P: as the installed command
+        (["-m", "turnout"], 'kind = "in-process"'),
+        pytest.param(["-P", "-m", "turnout"], 'kind = "ray", workers = 1', marks=pytest.mark.slow),
+    ],
+)
+def test_a_folder_that_holds_a_torch_is_safe_to_run_in(start: list[str], runtime: str, tmp_path: Path) -> None:
+    """A run, and processes that it starts, search the libraries before the current folder."""
+    (tmp_path / "torch.py").write_text(MARKING)
+    (tmp_path / "my.toml").write_text(
+        f'rounds = 1\nworld.data = {{ kind = "synthetic", clients = 4 }}\nruntime = {{ {runtime} }}\n'
+    )
+    words = ["run", "my.toml", "--no-code", "--out", "out", "-q"]
+    done = subprocess.run([sys.executable, *start, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 def test_modules_beside_a_strangers_file_are_not_found(

@@ -10,8 +10,7 @@ friends.py    FDMS: friends stand in for missing clients   Wang, Xu: Combating C
                                                            Friend Model Substitution
 multitask.py  MTFL: personal BatchNorm, distributed Adam   Mills, Hu, Min: User-Oriented Multi-Task Federated Deep
                                                            Learning for Mobile Edge Computing
-baselines.py  the methods that these papers compare with
-together.py   all of them in one round
+together.py   all of them in one round; the methods that they compare with
 clock.py      fleets of devices, deadlines and asynchronous steps in simulated time
 """
 

@@ -17,9 +17,8 @@ from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.server import ServerSGD
-from turnout.parts.substitution.base import NoSubstitution, Spread, Substitution
+from turnout.parts.substitution.base import NoSubstitution, Spread, Stale, Substitution
 from turnout.parts.substitution.friends import Friends
-from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.baselines import Proximal
 from turnout.parts.weighting import ByShare, Shares
 from turnout.settings import InProcess

@@ -10,6 +10,8 @@ what its trace says, sometimes nothing. Two join late and two leave. A variant i
     ternary      sparse ternary messages, both ways                       EFL
     friends      a missing share goes to the most similar client present  FDMS
     personal     BatchNorm layers stay home, their average is shared      MTFL
+
+`baselines` has the methods that the papers compare with, in one world: two classes a client, some clients away.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ import turnout as to
 import turnout.models as models
 from turnout import SGD, Algorithm, Evaluate, Experiment, Join, Leave, Local, Membership, World
 from turnout.data import CIFAR10, MNIST, Digits
-from turnout.data.partition import Clustered
+from turnout.data.partition import Classes, Clustered
 from turnout.experiment import DataSpec, Model
-from turnout.parts.weighting import ByShare, ByWork, CompleteOnly
-from turnout.world.participation import OnOff, Traces
-from turnout_papers.recipes import on_one_core
+from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedAvg, FedNova
+from turnout.world.participation import Dropout, OnOff, Traces
+from turnout_papers.recipes import ONE_CORE, on_one_core
 
 PAPERS = {
     "flexible": ("C", "fast-reboot"),
@@ -36,6 +38,21 @@ PAPERS = {
 }
 PIECES = ("C", "fast-reboot", "elastic", "ternary", "friends", "personal")
 PLAIN, ALL = "plain", "all"
+AMP, MU = (
+    to.mixing.FedAMP(alpha=0.1, sigma=1.0),
+    1.0,
+)  # λ = 0.1: with η = 0.05 ten local steps undo 40 % of a distance to u_k
+METHODS: dict[str, dict[str, Any]] = {
+    "FedAvg": {"weighting": FedAvg()},
+    "FedProx": {"terms": (to.terms.Proximal(mu=0.2),)},
+    "FedNova": {"weighting": FedNova()},
+    "SCAFFOLD": {"terms": (to.terms.Scaffold(),)},
+    "FedGATE": {"terms": (to.terms.FedGATE(),)},
+    "VRL-SGD": {"terms": (to.terms.VRLSGD(),)},
+    "MimeLite": {"terms": (to.terms.MimeLite(),)},
+    "APFL": {"terms": (to.terms.APFL(),)},
+    "FedAMP": {"mixing": AMP, "terms": (to.terms.Proximal(mu=MU),)},
+}
 
 
 def all_but(*pieces: str) -> str:
@@ -109,3 +126,18 @@ def changes(pieces: Collection[str], keep: float) -> dict[str, Any]:
         },
     }
     return {path: value for piece in settings if piece in pieces for path, value in settings[piece].items()}
+
+
+def baselines(clients: int = 20, classes: int = 2, away: float = 0.3, rounds: int = 60) -> dict[str, Experiment]:
+    """FedAvg, FedProx, FedNova, SCAFFOLD, FedGATE, VRL-SGD, MimeLite, APFL and FedAMP on the embedded digits."""
+    return {
+        name: Experiment(
+            world=World(Digits(clients=clients, partition=Classes(per_client=classes)), Dropout(away)),
+            model=models.MLP(32),
+            algorithm=Algorithm(local=Local(SGD(lr=0.05), steps=10, batch_size=10), **parts),
+            rounds=rounds,
+            evaluate=Evaluate(personal=True),
+            runtime=ONE_CORE,
+        )
+        for name, parts in METHODS.items()
+    }

@@ -25,7 +25,7 @@ from turnout.settings import InProcess
 from turnout.tasks import Classification, NextCharacter, TaskSpec
 from turnout.world.participation import Participation, Traces
 from turnout_papers.recipes import ONE_CORE
-from turnout_papers.recipes.baselines import METHODS
+from turnout_papers.recipes.together import METHODS
 from turnout_papers.studies.study import Curve
 
 TRACES = Traces(first=5)  # how much of the work clients finish, unless a study says otherwise

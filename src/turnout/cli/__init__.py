@@ -5,6 +5,7 @@ seeing.py     `turnout runs`, `show`, `plot`, `report`, `check`, `watch`
 comparing.py  `turnout compare`
 exporting.py  `turnout export`, `predict`
 looking.py    `turnout list`, `data`, `init`
+private.py    `turnout privacy`
 fleet.py      `turnout fleet`, `advise`
 deploying.py  `turnout deploy`, `turnout device`
 common.py     printing and options that several commands share
@@ -27,7 +28,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Annotated, Any, NamedTuple
 
 import click
@@ -37,6 +38,7 @@ from typer.core import TyperGroup
 
 from turnout import __version__
 from turnout.errors import UserError, near, out_of_memory
+from turnout.suggestions import announced
 
 EXAMPLES = """
 Examples:
@@ -82,6 +84,7 @@ COMMANDS = {
         "turnout.cli.comparing:compare", "Compare runs: the difference to the best, with an interval.", "turnout.view"
     ),
     "advise": Command("turnout.cli.fleet:advise", "Recommend a method for a fleet, from its log.", "turnout.fleet"),
+    "privacy": Command("turnout.cli.private:privacy", "Show the privacy of a run, or of a logged turnout."),
     "report": Command("turnout.cli.seeing:report", "Write the report of a folder again.", "turnout.view"),
     "check": Command("turnout.cli.seeing:check", "Verify a run's files."),
     "predict": Command("turnout.cli.exporting:predict", "Predict the rows of a table with a run's model."),
@@ -104,7 +107,7 @@ PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": F
 @cache
 def added_commands() -> dict[str, EntryPoint]:
     """The commands of installed packages, by name; none is loaded."""
-    return {entry.name: entry for entry in entry_points(group="turnout.commands") if entry.name not in COMMANDS}
+    return {entry.name: entry for entry in announced("turnout.commands") if entry.name not in COMMANDS}
 
 
 class CommandTable(TyperGroup):
@@ -250,8 +253,6 @@ def _interruptible() -> Iterator[list[int]]:
 
 
 def print_error(sentence: str, style: str = "red") -> None:
-    from rich.text import Text
+    from turnout.machine.terminal import print_line  # rich takes longer to import than `--help` to print
 
-    from turnout.machine.terminal import Terminal
-
-    Terminal(stderr=True, soft_wrap=True).print(Text(sentence, style=style))
+    print_line(sentence, style)

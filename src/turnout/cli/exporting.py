@@ -89,7 +89,7 @@ def export(
     if flower_app is not None:
         _write_flower_app(run, flower_app)
     if csv is not None:
-        from turnout.view.report.export import write_csv
+        from turnout.running.records.export import write_csv
 
         for name, rows in write_csv(run, csv).items():
             say(f"{csv / name}: {rows:,} rows", stderr=False)

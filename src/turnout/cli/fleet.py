@@ -132,7 +132,11 @@ Also = Annotated[
 Only = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only these candidates; repeatable.")]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of a run. [default: the experiment's]")]
 Seeds = Annotated[int | None, typer.Option(min=4, help="At most this many seeds. [default: by the budget]")]
-Tune = Annotated[bool, typer.Option("--tune/--no-tune", help="Tune the learning rate of every candidate first.")]
+Tune = Annotated[bool, typer.Option("--tune/--no-tune", help="Race every candidate at several learning rates.")]
+Levers = Annotated[
+    bool, typer.Option("--levers/--no-levers", help="Try round length, over-asking, deadlines and buffers too.")
+]
+Watts = Annotated[float | None, typer.Option(min=0, metavar="W", help="Of a device at work, for energy.")]
 
 
 @permits_code
@@ -148,6 +152,8 @@ def advise(
     rounds: Rounds = None,
     seeds: Seeds = None,
     tune: Tune = True,
+    levers: Levers = True,
+    watts: Watts = None,
     reading: Reading = AS_GUESSED,
     jobs: Jobs = None,
     quiet: Quiet = False,
@@ -157,9 +163,10 @@ def advise(
     """Recommend a method for a fleet, from its log.
 
     Candidates (FedAvg, schemes, friends, stale, SCAFFOLD, FedNova, ternary messages, personal layers, ...) race under
-    the log's turnout, on your experiment or on stand-ins from mild to harsh; a candidate that is behind with 95 %
-    confidence is dropped. The folder has a page, recommended.toml and all numbers. The same command with --out resumes
-    an interrupted race.
+    the log's turnout, each at several learning rates, on your experiment or on stand-ins from mild to harsh; a
+    candidate that is behind with 95 % confidence is dropped. Best is what would be ahead on other logs of the fleet
+    too, and does not collapse. Levers of production are then tried on it. The folder has a page, recommended.toml and
+    all numbers. The same command with --out resumes an interrupted race.
 
     \b
     turnout advise checkins.csv --every 1h
@@ -169,6 +176,7 @@ def advise(
     from turnout.cli.planning import check_numbers, read_source
     from turnout.fleet.advice import advise as advised
     from turnout.machine.terminal import console
+    from turnout.running.charts.units import duration
     from turnout.running.folder import new_folder
 
     check_numbers(None, jobs)
@@ -178,7 +186,8 @@ def advise(
     try:
         found = advised(
             log, given, aim=aim, budget=budget, out=folder, reading=reading, also=also or (), only=only or (),
-            rounds=rounds, seeds=seeds, tune=tune, jobs=jobs, quiet=quiet, data_dir=data_dir,
+            rounds=rounds, seeds=seeds, tune=tune, levers=levers, watts=watts, jobs=jobs, quiet=quiet,
+            data_dir=data_dir,
         )  # fmt: skip
     except KeyboardInterrupt:
         again = [*sys.argv[1:], *([] if out else ["--out", str(folder)])]
@@ -190,10 +199,20 @@ def advise(
         write_json(found.data(), json_to, allow_nan=True)
     if json_to == "-":
         return
+    if found.recommended is None:
+        say(found.sentence(), "bold", stderr=False)
+        raise typer.Exit(1)
     console().print(found.table())
     say(found.sentence(), "bold", stderr=False)
-    for heading, lines in (("world by world", found.world_sentences()), ("it costs", found.cost_sentences())):
-        say(f"\n{heading}", "bold", stderr=False)
+    listed = {
+        "world by world": found.world_sentences(),
+        "it costs": found.cost_sentences(),
+        "levers of production": found.lever_sentences(),
+        "time was spent on": [f"{step}: {duration(seconds)}" for step, seconds in found.spent_on.items()],
+    }
+    for heading, lines in listed.items():
+        if lines:
+            say(f"\n{heading}", "bold", stderr=False)
         for line in lines:
             say(f"  · {line}", stderr=False)
     say(f"\npage: {folder / 'advice.html'}", stderr=False)

@@ -18,7 +18,7 @@ from turnout.running.folder import contents, new_folder
 from turnout.running.plan import PlannedRun, RunPlan, other_runs, planned_runs, tracked_by
 from turnout.running.records.finding import read_run_list
 from turnout.running.records.runs import FoundRun
-from turnout.runtimes.crew import KEPT
+from turnout.runtimes.crew import WORKERS
 from turnout.runtimes.processes import GROUP, Ranks, opened, under_torchrun
 from turnout.settings import InProcess, Processes
 
@@ -218,7 +218,7 @@ def with_processes(plan: RunPlan, processes: int | None, jobs: int | None) -> Ru
 @contextmanager
 def joined() -> Iterator[None]:
     """Join torchrun's other processes from the beginning, so that they end when all runs have ended."""
-    with KEPT.held():
+    with WORKERS.reused():
         if under_torchrun():
-            KEPT.started(GROUP, lambda: opened(int(os.environ["WORLD_SIZE"])), Ranks.end)
+            WORKERS.get(GROUP, lambda: opened(int(os.environ["WORLD_SIZE"])), Ranks.end)
         yield

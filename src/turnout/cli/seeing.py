@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnout.cli.common import RunFolder, say
-from turnout.errors import UserError
+from turnout.errors import UserError, optional
 from turnout.machine.files import check_destination
 
 if TYPE_CHECKING:
@@ -211,7 +211,6 @@ def watch(
     turnout watch --host 0.0.0.0
     """
     from turnout.errors import UserError
-    from turnout.machine.optional import optional
 
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: name a folder of runs")

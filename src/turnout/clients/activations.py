@@ -38,7 +38,7 @@ def blank(module: nn.Module) -> Tensors:
 def distributions(workers: WorkerPool, models: Models, samples: Samples) -> Tensors:
     """E[z] and Var[z] of every neuron before BatchNorm: "layer.z_mean" -> [C, I]; NaN for a client without samples."""
     count_C, network = samples.count_C.cpu(), workers.first.network
-    found = {
+    statistics = {
         f"{layer}.{name}": torch.full((len(count_C), size), float("nan"), dtype=torch.float64)
         for layer, size in norms(network.module).items()
         for name in ("z_mean", "z_var")
@@ -52,18 +52,18 @@ def distributions(workers: WorkerPool, models: Models, samples: Samples) -> Tens
             own = {name: value[i] for name, value in states.items()}
             for layer, z in _entering(gradients.network, flat_cP[i], own, x[i][real_cB[i]]).items():
                 var, mean = torch.var_mean(z.double(), [d for d in range(z.dim()) if d != 1], correction=0)
-                found[f"{layer}.z_mean"][place], found[f"{layer}.z_var"][place] = mean.cpu(), var.cpu()
+                statistics[f"{layer}.z_mean"][place], statistics[f"{layer}.z_var"][place] = mean.cpu(), var.cpu()
 
     workers.map(part, chunks(count_C, network.layout.width, samples.x))
-    return found
+    return statistics
 
 
 def _entering(network: Network, flat_P: Tensor, states: Tensors, x: Tensor) -> Tensors:
     """What enters each BatchNorm layer of one client's model, in evaluation mode."""
-    found: Tensors = {}
+    inputs_of: Tensors = {}
 
     def keep(layer: str) -> Any:
-        return lambda module, inputs: found.__setitem__(layer, inputs[0])
+        return lambda module, inputs: inputs_of.__setitem__(layer, inputs[0])
 
     layers = [m for m in network.module.named_modules() if isinstance(m[1], _BATCH_NORM)]
     handles = [m.register_forward_pre_hook(keep(name)) for name, m in layers]
@@ -73,7 +73,7 @@ def _entering(network: Network, flat_P: Tensor, states: Tensors, x: Tensor) -> T
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return inputs_of
 
 
 def own_values(network: Network, models: Models, clients: int) -> Tensors:
@@ -114,12 +114,12 @@ def _less(a: Tensor, b: Tensor) -> Tensor:
 
 def shares(module: nn.Module, before: Tensors, after: Tensors, averaged: Tensors) -> Tensors:
     """The share of each client's neurons that satisfy (10), by layer; NaN for a client that has not trained yet."""
-    found: Tensors = {}
+    moved: Tensors = {}
     for layer in norms(module):
         norm = module.get_submodule(layer)
         assert isinstance(norm, _BATCH_NORM)
         mean_CI, var_CI = smaller_moves(before, after, averaged, layer, norm.eps)
         known_C = (before[f"{layer}.var"].sum(1) > 0) & ~after[f"{layer}.z_mean"].isnan().any(1)
         for name, holds_CI in (("mean", mean_CI), ("variance", var_CI), ("both", mean_CI & var_CI)):
-            found[f"neurons_{name}_{layer}"] = torch.where(known_C, holds_CI.double().mean(1), float("nan"))
-    return found
+            moved[f"neurons_{name}_{layer}"] = torch.where(known_C, holds_CI.double().mean(1), float("nan"))
+    return moved

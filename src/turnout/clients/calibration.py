@@ -1,8 +1,8 @@
-"""Statistics of newcomers (`newcomers = "calibrated"`): one pass over their own samples in which nothing else moves.
+"""Statistics of newcomers (`newcomers = "calibrated"`): one pass over their own samples that changes nothing else.
 
-A client that has nothing of its own yet begins with the BatchNorm statistics of the initial model, which fit nobody's
-data. Here they become, before it trains or predicts, the means over its batches of one epoch: of their means, and of
-their variances. Weights, shared statistics and dropout stay as in evaluation.
+A new client has the BatchNorm statistics of the initial model, which do not fit any client's data. Before it trains or
+predicts, they are replaced by the means over its batches of one epoch: of the batches' means, and of their variances.
+Weights, shared statistics and dropout stay as in evaluation.
 
 Shape letters: I newcomers, A all parameters, B samples of a batch.
 """
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from turnout.engine.batches import address_batches
@@ -41,7 +40,7 @@ class Calibration:
     seed: int
 
     def run(self, workers: WorkerPool, names: tuple[str, ...]) -> Tensors:
-        """The newcomers' own statistics: name -> [I, ...]; who has no batch keeps those of the initial model."""
+        """The newcomers' own statistics: name -> [I, ...]; a client without a batch keeps the initial ones."""
 
         @torch.no_grad()
         def one(gradients: Gradients, i: int) -> Tensors:
@@ -51,11 +50,11 @@ class Calibration:
                 for layer in layers if batches else ():
                     states[f"{layer}num_batches_tracked"].zero_()
                 for row_B in batches:
-                    functional_call(network.module, {**weights, **states}, (self.samples.x[row_B],))
+                    network.scores(self.samples.x[row_B], {**weights, **states})
             return {name: states[name] for name in names}
 
-        found = workers.map(one, range(len(self.client_I)))
-        return {name: torch.stack([states[name] for states in found]) for name in names}
+        statistics = workers.map(one, range(len(self.client_I)))
+        return {name: torch.stack([states[name] for states in statistics]) for name in names}
 
     def _batches(self, i: int) -> list[Tensor]:
         """The rows of one epoch, in an addressed order that is the same in every round."""

@@ -43,7 +43,7 @@ class ClientState:
     seen: Tensors = field(default_factory=dict)  # its own activations after training (clients/activations.py)
 
     def start(self, shared: Tensor) -> Tensor:
-        """Where training begins: one row [P] for everybody, or a row each where not all of it is the same."""
+        """The weights that training starts from: one row [P] for all clients, or a row each if they differ."""
         if not self.personal_CQ.shape[1]:
             return shared
         rows = shared.expand(self.personal_CQ.shape[0], -1)
@@ -75,12 +75,12 @@ class ClientState:
             trained.flat_CP[:, layout.shared :], states, slots, residuals, trained.term_states, seen
         ).to_rows()
 
-    def welcome(self, who_is_new: Callable[[], Tensor], states: Tensors) -> ClientState:
-        """The same, but who is new begins with the average of what others share (if it was downloaded)."""
+    def welcome(self, which_are_new: Callable[[], Tensor], states: Tensors) -> ClientState:
+        """The same, but new clients start from the average of the personal layers, if it was downloaded."""
         average = {n.removeprefix(OWN): value for n, value in states.items() if n.startswith(OWN)}
         if not average:
             return self
-        new_C = who_is_new().to(self.personal_CQ.device)
+        new_C = which_are_new().to(self.personal_CQ.device)
 
         def mixed(rows: Tensor, name: str) -> Tensor:
             at_C = new_C.view(-1, *(1 for _ in rows.shape[1:]))
@@ -91,9 +91,9 @@ class ClientState:
         personal_CQ = mixed(self.personal_CQ, PARAMETERS) if PARAMETERS in average else self.personal_CQ
         return replace(self, personal_CQ=personal_CQ, states={n: mixed(v, n) for n, v in self.states.items()})
 
-    def with_statistics(self, place_I: Tensor, found: Tensors) -> ClientState:
+    def with_statistics(self, place_I: Tensor, statistics: Tensors) -> ClientState:
         """The same with other statistics for the clients at some places."""
-        states = {n: v.index_copy(0, place_I.to(v.device), found[n].to(v)) for n, v in self.states.items()}
+        states = {n: v.index_copy(0, place_I.to(v.device), statistics[n].to(v)) for n, v in self.states.items()}
         return replace(self, states=states)
 
     def notified(self, client_C: Tensor, outbox: Outbox, terms: Sequence[Term]) -> ClientState:
@@ -188,7 +188,7 @@ def initial_moments(layout: Layout, shared_P: Tensor, algorithm: Algorithm) -> T
 
 
 def initial_shared(layout: Layout, flat_A: Tensor, states: Tensors, algorithm: Algorithm) -> Tensors:
-    """The average of the personal layers before anybody has shared any: the model's first values."""
+    """The average of the personal layers before the first round: the model's initial values."""
     if not algorithm.share_personal:
         return {}
     first = {name: states[name] for name in layout.personal_states}

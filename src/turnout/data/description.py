@@ -5,7 +5,7 @@ Shape letters: C clients asked for.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from turnout.data.federation import Federation
 from turnout.data.generated import ClientData, Generated
 from turnout.data.labels import Public
 from turnout.errors import UserError
+from turnout.inputs import MASK, Inputs
 from turnout.machine.checksums import UNREADABLE, Damaged, json_text, table_of
 from turnout.machine.files import write_whole
 from turnout.tasks import Standardised
@@ -43,6 +44,7 @@ class Description:
     standardised  how targets were standardised, if they were: the trained model predicts in their own unit
     encoding      how the columns of a table became samples
     words         a hash of the list that numbers words
+    inputs        the shape and type of each input by name, if samples have several; the first is `input_shape`
     """
 
     clients: int
@@ -57,6 +59,7 @@ class Description:
     standardised: Standardised | None = None
     encoding: Encoding | None = None
     words: str = ""
+    inputs: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
 
     def load(self, seed: int = 0, data_dir: Path | None = None, samples: int = 1) -> Generated:
         """A federation like it, in which each client has some samples of zeros."""
@@ -71,7 +74,16 @@ class Description:
         )  # fmt: skip
 
     def sample(self, count: int = 1) -> Tensor:
-        return torch.zeros(count, *self.input_shape, dtype=getattr(torch, self.input_type))
+        """Samples of zeros; an attention mask of ones, without which nothing would be seen."""
+        if not self.inputs:
+            return torch.zeros(count, *self.input_shape, dtype=getattr(torch, self.input_type))
+        fill = {MASK: 1}
+        return Inputs(
+            {
+                name: torch.full((count, *shape), fill.get(name, 0), dtype=getattr(torch, kind))
+                for name, (shape, kind) in self.inputs.items()
+            }
+        )
 
     def client(self, wanted: int | str) -> int:
         known = ClientNames(self.names, self.clients)
@@ -100,10 +112,11 @@ def read_description(folder: Path) -> Description | None:
 def read_text(text: str | bytes, where: str) -> Description:
     """A description from what `Description.text` wrote."""
     try:
-        found = {"words": "", **table_of(text)}  # older versions do not write it
+        found = {"words": "", "inputs": {}, **table_of(text)}  # older versions do not write them
         kept = {f.name: found[f.name] for f in fields(Description)}
         kept |= {name: tuple(value) for name, value in kept.items() if isinstance(value, list)}
         unit, encoding = kept.pop("standardised"), kept.pop("encoding")
+        kept["inputs"] = {name: (tuple(shape), str(kind)) for name, (shape, kind) in kept["inputs"].items()}
         return Description(
             **kept,
             standardised=None if unit is None else Standardised(**unit),
@@ -138,15 +151,22 @@ def enrolment_of(federation: Federation) -> Enrolment:
 
 def described(enrolment: Enrolment, mark: str) -> Description:
     """The description that a run keeps of its data, and that a device sends of its own."""
-    input_type, target_type = ("float32" if v.is_floating_point() else "int64" for v in enrolment.sample)
+    x, y = enrolment.sample
+    input_type, target_type = (_type(x.first if isinstance(x, Inputs) else x), _type(y))
+    several = x.tensors if isinstance(x, Inputs) else {}
     common = {f.name: getattr(enrolment, f.name) for f in fields(Description) if hasattr(enrolment, f.name)}
     return Description(
         **common | {"input_shape": tuple(enrolment.input_shape)},
         input_type=input_type,
-        target_shape=tuple(enrolment.sample[1].shape[1:]),
+        target_shape=tuple(y.shape[1:]),
         target_type=target_type,
         mark=mark,
+        inputs={name: (tuple(value.shape[1:]), _type(value)) for name, value in several.items()},
     )
+
+
+def _type(value: Tensor) -> str:
+    return "float32" if value.is_floating_point() else "int64"
 
 
 def _same_for_all(value: Any, client: int, t: int) -> Any:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from turnout.data.columns import Encoding
 from turnout.data.labels import Public
+from turnout.inputs import tensors_of
 from turnout.machine.checksums import content
 from turnout.tasks import Standardised
 from turnout.types import Samples
@@ -31,7 +32,7 @@ class Federation(Protocol):
     """Who holds which data.
 
     clients       how many; they are 0 .. clients - 1
-    input_shape   the shape of one sample
+    input_shape   the shape of one sample; of its first input, if it has several
     classes       the number of outputs a model needs
     labels        the names of the classes; none for regression
     names         the clients' names, if the data has owners
@@ -99,7 +100,8 @@ def digest(*parts: str | Tensor) -> str:
     """
     hasher = hashlib.blake2b(digest_size=16)
     for part in parts:
-        hasher.update(part.encode() if isinstance(part, str) else content(part))
+        for value in [part] if isinstance(part, str) else tensors_of(part):
+            hasher.update(value.encode() if isinstance(value, str) else content(value))
     return hasher.hexdigest()
 
 
@@ -107,7 +109,7 @@ def central_change(federation: Federation, before: Members, after: Members) -> s
     """In words, how the central test set changes with the members; None where it stays."""
     old, new = federation.central_test(before), federation.central_test(after)
     counts = [0 if found is None else len(found[1]) for found in (old, new)]
-    if old is new or (old and new and counts[0] == counts[1] and torch.equal(old[0], new[0])):
+    if old is new or (old and new and counts[0] == counts[1] and digest(old[0]) == digest(new[0])):
         return None
     return f"{counts[0]:,} -> {counts[1]:,} {'other ' if counts[0] == counts[1] else ''}samples"
 

@@ -19,6 +19,8 @@ from torch.utils.data import Dataset, Subset
 from turnout.data.partitioned import MayHaveOwners, Pool
 from turnout.data.text_table import number_values
 from turnout.errors import UserError
+from turnout.inputs import Inputs, check_inputs, check_positions
+from turnout.tasks import IGNORED
 
 Array = Tensor | np.ndarray
 
@@ -27,8 +29,8 @@ Array = Tensor | np.ndarray
 class Own(MayHaveOwners):
     """Tensors in memory; every owner is a client unless a partition is given.
 
-    x           samples
-    y           targets: whole numbers are classes, others are numbers to be predicted
+    x           samples; a dictionary of arrays for a model with several inputs, by the names of its forward
+    y           targets: whole numbers are classes, others are numbers to be predicted; None for x["labels"]
     owner       each sample's owner, as a number or a name
     test        a central test set (x, y)
     classes     how many; None for one per label, or the largest target plus one
@@ -40,10 +42,10 @@ class Own(MayHaveOwners):
     (('ann', 'bob'), tensor([1, 1]))
     """
 
-    x: Array
-    y: Array
+    x: Array | Mapping[str, Array]
+    y: Array | None = None
     owner: Array | Sequence[int] | Sequence[str] | None = None
-    test: tuple[Array, Array] | None = None
+    test: tuple[Array | Mapping[str, Array], Array | None] | None = None
     classes: int | None = None
     labels: tuple[str, ...] | None = None
 
@@ -197,8 +199,25 @@ def checked_pool(
     return Pool(x, y, known, names, test, owner_S, owners)
 
 
-def as_samples(x: Array, y: Array, place: str) -> tuple[Tensor, Tensor]:
-    """Arrays as tensors: inputs float32 (whole numbers int64, for embeddings), targets int64 or float32."""
+def as_samples(x: Array | Mapping[str, Array], y: Array | None, place: str) -> tuple[Tensor, Tensor]:
+    """Arrays as tensors: inputs float32 (whole numbers int64, for embeddings), targets int64 or float32.
+
+    Of several inputs, `labels` are the targets if none are given.
+    """
+    if isinstance(x, Mapping):
+        y = x.get("labels") if y is None else y
+        if y is None:
+            raise UserError(f"{place}: there are no targets: give y, or x['labels']")
+        several = {
+            name: as_samples(value, y, f"{place}, input {name!r}") for name, value in x.items() if name != "labels"
+        }
+        inputs = Inputs({name: value for name, (value, _) in several.items()})
+        check_inputs(inputs, place)
+        target = next(iter(several.values()))[1]
+        check_positions(inputs, target, place)
+        return inputs, target
+    if y is None:
+        raise UserError(f"{place}: there are no targets: give y")
     tensors = []
     advices = ("turn it into numbers", "number the classes from 0, and give their names as labels")
     for name, values, advice in zip("xy", (x, y), advices, strict=True):
@@ -214,7 +233,8 @@ def as_samples(x: Array, y: Array, place: str) -> tuple[Tensor, Tensor]:
 
 
 def _check_paired(x: Tensor, y: Tensor) -> None:
-    if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):
+    several = isinstance(x, Inputs)
+    if (len(x.shape) < 2 and not several) or y.ndim < 1 or len(x) != len(y):
         raise UserError(f"x is {tuple(x.shape)} and y {tuple(y.shape)}: give one row of each per sample")
 
 
@@ -254,11 +274,16 @@ def check_samples(
     if input_shape is not None and tuple(x.shape[1:]) != tuple(input_shape):
         shape = tuple(x.shape[1:])
         raise UserError(f"{place(0)}: a sample has shape {shape}, and {tuple(input_shape)} is expected")
-    for name, values in (("x", x), ("y", y)):
+    named = x.tensors if isinstance(x, Inputs) else {"x": x}
+    for name, values in (*named.items(), ("y", y)):
         if values.is_floating_point():
-            refuse((~values.flatten(1).isfinite()).any(1), f"{name} is NaN or infinite; repair or remove the sample")
+            refuse(
+                (~values.reshape(len(values), -1).isfinite()).any(1),
+                f"{name} is NaN or infinite; repair or remove the sample",
+            )
     if not y.is_floating_point() and not _are_rows_of_labels(y):
-        wrong = ((y < 0) | (y >= classes)).view(len(y), -1).any(1)
+        ignored = (y == IGNORED) if y.ndim > 1 else torch.zeros_like(y, dtype=torch.bool)
+        wrong = (((y < 0) | (y >= classes)) & ~ignored).view(len(y), -1).any(1)
         refuse(wrong, f"the label is outside 0 to {classes - 1}; renumber it or raise classes")
 
 

@@ -60,7 +60,7 @@ def difference(own: Description, agreed: Description) -> str | None:
     gaps, wanted_gaps = (found.encoding and sorted(gaps_of(found.encoding.rules.missing)) for found in (own, agreed))
     if gaps != wanted_gaps:
         return f"its data counts {gaps} as gaps (`missing`), and the server's {wanted_gaps}"
-    for name in ("input_shape", "input_type", "target_shape", "target_type", "classes"):
+    for name in ("inputs", "input_shape", "input_type", "target_shape", "target_type", "classes"):
         if (has := getattr(own, name)) != (wants := getattr(agreed, name)):
             what = name.replace("_", " ")
             return f"its data has {what} {has}, and the server's {wants}: give it data of the same kind"

@@ -60,7 +60,7 @@ def write_app(folder: Path, experiment: Experiment) -> list[Path]:
     }
     commands = {"server": f"deploy server {place} --out {place}/run", "device": f"device run {place}/device.toml"}
     for what, words in commands.items():
-        command = f"{sys.executable} -m turnout {words}"
+        command = f"{sys.executable} -P -m turnout {words}"
         files[f"turnout-{what}.service"] = template("unit.service", what=what, folder=place, command=command)
     return _written(folder, files)
 

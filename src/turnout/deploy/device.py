@@ -226,7 +226,7 @@ def keep_running(paths: Sequence[Path], pause: float, shortcuts: bool, once: boo
     if not shortcuts and len(paths) > 1:
         raise UserError("Flower's own SuperNode is one device: start one for each file, or use --shortcuts")
     while staying := _staying(paths):
-        own = [sys.executable, "-m", "turnout", "device", "run", *map(str, staying), "--once", "--shortcuts"]
+        own = [sys.executable, "-P", "-m", "turnout", "device", "run", *map(str, staying), "--once", "--shortcuts"]
         command = own if shortcuts else stock_command(paths[0], free_port())
         with subprocess.Popen(command, env=surroundings({})) as process:
             try:

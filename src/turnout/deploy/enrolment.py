@@ -58,7 +58,8 @@ def first_enrolment(
     encoded = tuple(part for part in (data.standardised, data.encoding, data.words or None) if part is not None)
     # what the data of all devices has in common (agreement.py explains differences in words)
     shapes = (data.input_shape, data.input_type, data.target_shape, data.target_type)
-    fingerprint = repr((*shapes, data.classes, data.labels, *encoded))
+    several = (data.inputs,) if data.inputs else ()
+    fingerprint = repr((*shapes, data.classes, data.labels, *encoded, *several))
 
     def examples(client_C: Tensor) -> Tensor:
         raise UserError("a part asks for sample counts before the first round, and devices have not enrolled yet")

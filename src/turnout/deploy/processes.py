@@ -155,7 +155,7 @@ class ServerPlace:
             secure = [word for option, name in files.items() for word in (option, str(self.certificates / name))]
             secure += [] if self.any_node else ["--enable-supernode-auth"]
         short, stock = SUPERLINKS
-        start = [sys.executable, "-m", short] if self.shortcuts else [program(stock)]
+        start = [sys.executable, "-P", "-m", short] if self.shortcuts else [program(stock)]
         command = [
             *start, *secure, "--disable-runtime-dependency-installation",
             *kept, "--host", self.host, "--port", str(self.port),
@@ -201,7 +201,7 @@ class ServerPlace:
 
 def device_process(files: Sequence[Path], log: Path, shortcuts: bool = False) -> Process:
     """`turnout device run` of devices' files, which ends when the connection is lost."""
-    command = [sys.executable, "-m", "turnout", "device", "run", *map(str, files), "--once"]
+    command = [sys.executable, "-P", "-m", "turnout", "device", "run", *map(str, files), "--once"]
     command += ["--shortcuts"] if shortcuts else []
     return Process(files[0].stem, command, log, {"OMP_NUM_THREADS": "1"})
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from turnout.inputs import MASK, Inputs, tensors_of, trimmed, used_positions, with_tensors
 from turnout.machine.compiler import at, function, pointer, whole
 from turnout.parts.local import steps_per_epoch
 from turnout.rng import key, keys
@@ -85,7 +86,7 @@ def order_with_torch(
 class Batch:
     """One local step's samples for a chunk of clients.
 
-    x, y      samples and targets [c, B, ...]
+    x, y      samples (a tensor or `Inputs`) and targets [c, B, ...]
     mask_cB   1 for real samples; None if every client has a full batch
     keys_ck   dropout keys
     training  whether the model is in training mode
@@ -98,12 +99,12 @@ class Batch:
     training: bool = True
 
     def tensors(self) -> list[Tensor]:
-        return [t for t in (self.x, self.y, self.mask_cB, self.keys_ck) if t is not None]
+        return [t for t in (*tensors_of(self.x), self.y, self.mask_cB, self.keys_ck) if t is not None]
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Batch:
         """The same batch with these tensors, in the order of `tensors()`."""
         rest = iter(tensors)
-        x, y = next(rest), next(rest)
+        x, y = with_tensors(self.x, rest), next(rest)
         mask_cB = None if self.mask_cB is None else next(rest)
         return Batch(x, y, mask_cB, None if self.keys_ck is None else next(rest), self.training)
 
@@ -120,10 +121,14 @@ def shares(mask_cB: Tensor) -> Tensor:
 
 
 class BatchLoader:
-    """Loads the samples of a chunk of clients step by step; gathers a few steps at a time from the pool."""
+    """Loads the samples of a chunk of clients step by step; gathers a few steps at a time from the pool.
 
-    def __init__(self, samples: Samples, batches: Batches, dtype: torch.dtype):
+    `trim`: positions that no client's sample uses in a step are cut off (where samples have an attention mask).
+    """
+
+    def __init__(self, samples: Samples, batches: Batches, dtype: torch.dtype, trim: bool = False):
         self.samples, self.batches, self.dtype = samples, batches, dtype
+        self.trim = trim and isinstance(samples.x, Inputs) and MASK in samples.x.tensors
         longest_J = batches.size_cJ.amax(0)  # `max` along a dimension wakes all of torch's threads
         self.width_J: list[int] = longest_J.tolist()
         short_cJ = (batches.size_cJ < longest_J) & (batches.size_cJ > 0)
@@ -164,6 +169,10 @@ class BatchLoader:
         own = self.batches.row_cJB[:, :1, :1] if step_dim else self.batches.row_cJB[:, :1, :1].transpose(0, 1)
         first = torch.where(rows[..., :1] < 0, own, rows[..., :1])
         flat = torch.where(rows < 0, first, rows).reshape(-1).clamp(min=0)
-        self.x = x.index_select(0, flat).view(*rows.shape, *x.shape[1:]).unbind(step_dim)
-        self.y = y.index_select(0, flat).view(*rows.shape, *y.shape[1:]).unbind(step_dim)
+        self.x = x.index_select(0, flat).unflatten(0, rows.shape).unbind(step_dim)
+        self.y = y.index_select(0, flat).unflatten(0, rows.shape).unbind(step_dim)
+        if self.trim:
+            real = torch.stack([step.tensors[MASK] for step in self.x if isinstance(step, Inputs)])
+            used_J = used_positions(real).amax((1, 2)).clamp(min=1)
+            self.x = tuple(trimmed(step, width) for step, width in zip(self.x, used_J.tolist(), strict=True))
         self.first = step

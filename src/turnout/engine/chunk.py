@@ -257,7 +257,8 @@ class Chunk:
     @cached_property
     def loader(self) -> BatchLoader:
         """Samples step by step; made when first used, because the steps in C need none."""
-        return BatchLoader(self.job.samples, self.batches, self.job.start_P.dtype)
+        trim = not self.network.keys  # a dropout mask depends on how many positions there are
+        return BatchLoader(self.job.samples, self.batches, self.job.start_P.dtype, trim)
 
     def batch(self, step: int, rows: slice | Tensor, active: int | None = None) -> Batch:
         idle = active is not None and isinstance(rows, slice) and rows.stop > active

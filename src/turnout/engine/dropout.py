@@ -7,7 +7,6 @@ seeded by (seed, round, client, step) for each step.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +16,10 @@ from threading import Lock
 import torch
 from torch import Tensor, nn
 
+from turnout.inputs import call
+from turnout.layout import copied
 from turnout.machine.compiler import NUMBERS, at, function, pointer, real, whole
 from turnout.rng import key, keys
-from turnout.tasks import scores_of
 
 _BITS = 31
 SOURCE = Path(__file__).parent / "kernels" / "c" / "dropout.c"
@@ -98,14 +98,14 @@ def dropout_keys(seed: int, t: int, client_c: Tensor, steps: int, layers: int) -
 
 def draws_inside(module: nn.Module, x: Tensor, training: bool) -> bool:
     """Whether a forward pass takes numbers from torch's own generator; neither that nor the module is changed."""
-    module, x = copy.deepcopy(module).train(training), x if len(x) > 1 else torch.cat([x, x])  # BatchNorm needs two
+    module, x = copied(module).train(training), x if len(x) > 1 else torch.cat([x, x])  # BatchNorm needs two
 
     def generators() -> list[Tensor]:
         return [torch.get_rng_state(), *([torch.cuda.get_rng_state(x.device)] if x.is_cuda else [])]
 
     with torch.no_grad(), _own_generator(x.device):
         before = generators()
-        scores_of(module(x))  # its result in training is checked before the first round
+        call(module, x)  # its result in training is checked before the first round
         return any(not torch.equal(a, b) for a, b in zip(before, generators(), strict=True))
 
 

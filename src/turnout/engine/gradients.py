@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from torch.backends import cudnn
 from torch.func import grad, vmap
 
-from turnout.engine.batches import Batch, shares
+from turnout.engine.batches import Batch
 from turnout.engine.dropout import seeded
 from turnout.engine.kernels.graphs import GraphCache, descend_captured
 from turnout.engine.network import ForClients, Network
+from turnout.inputs import Inputs
 from turnout.machine.threads import map_in, thread_pool
 from turnout.machine.triton_tools import rehearse
 from turnout.types import Tensors
@@ -123,7 +124,7 @@ class Vmapped:
         self._cudnn = 1 not in network.norms  # under vmap cuDNN refuses BatchNorm of one channel
 
     def _loss(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor) -> Tensor:
-        return (self.network.loss(self.network.scores(x, {**weights, **states}), y) * share_B).sum()
+        return (self.network.losses(x, y, {**weights, **states}) * share_B).sum()
 
     def _losses(self, weights: Tensors, states: Tensors, x: Tensor, y: Tensor, share_B: Tensor, gain: Tensor) -> Any:
         """The loss times a gain, which only its gradient sees, and the loss."""
@@ -135,7 +136,7 @@ class Vmapped:
             self.network.module.train(batch.training)
         weights = self.network.layout.views(flat_cP)
         inner = {**states, **(self.network.keyed(batch.keys_ck) if batch.training else {})}
-        share_cB = _ones(batch, flat_cP.dtype) / batch.x.shape[1] if batch.mask_cB is None else shares(batch.mask_cB)
+        share_cB = self.network.shares(batch, flat_cP.dtype)
         gain_c = torch.as_tensor(gain, dtype=flat_cP.dtype, device=flat_cP.device).expand(len(flat_cP))
         with _cudnn(self._cudnn), ForClients():
             grads, loss_c = self._grad(weights, inner, batch.x, batch.y, share_cB, gain_c)
@@ -228,7 +229,7 @@ class Looped:
         """
         views = self.network.layout.unpack(flat_P)
         for slot, parameter in zip(self.network.layout.slots, self._parameters, strict=True):
-            if flat_P.is_cuda:  # cuDNN wants recurrent weights in one piece
+            if flat_P.is_cuda or self.network.rounded is not None:  # cuDNN wants recurrent weights in one piece
                 parameter.data.copy_(views[slot.name])
             else:
                 parameter.data = views[slot.name]
@@ -248,25 +249,34 @@ class Looped:
         if module.training != batch.training:
             module.train(batch.training)
         buffers = self._load(flat_P, states, batch, i)
-        x, y = batch.x[i], batch.y[i]
+        x, y, share_B = batch.x[i], batch.y[i], None
+        if self.network.positions is not None:
+            share_B = self.network.shares(batch, flat_P.dtype)[i]
         if batch.mask_cB is not None:
             real_B = batch.mask_cB[i].bool()
-            x, y = x[real_B], y[real_B]
-        if self.channels_last and x.dim() == 4:
+            x, y, share_B = x[real_B], y[real_B], None if share_B is None else share_B[real_B]
+        if self.channels_last and not isinstance(x, Inputs) and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         address = batch.keys_ck[i, -1] if self.network.draws and batch.keys_ck is not None else None
         with seeded(address, flat_P.device):
-            loss = self.network.loss(self.network.scores(x), y).mean()
-            grads = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            loss_B = self.network.losses(x, y)
+            loss = loss_B.mean() if share_B is None else (loss_B * share_B).sum()
+            found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        grads: list[Tensor | None] = [
+            g if g is None or self.network.rounded is None else g.to(flat_P.dtype) for g in found
+        ]
         for name in self.network.layout.states:
             states[name][i] = buffers[name]
-        return list(grads), loss.detach()
+        return grads, loss.detach()
 
     def gradient(self, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor) -> Tensor:
         losses = []
         for i in range(flat_cP.shape[0]):
             grads, loss = self._one(flat_cP[i], states, batch, i)
-            filled = [torch.zeros_like(p) if g is None else g for p, g in zip(self._parameters, grads, strict=True)]
+            filled = [
+                torch.zeros_like(p, dtype=flat_cP.dtype) if g is None else g
+                for p, g in zip(self._parameters, grads, strict=True)
+            ]
             torch.cat([g.reshape(-1) for g in filled], out=out_cP[i])
             losses.append(loss)
         return torch.stack(losses)

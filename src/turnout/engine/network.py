@@ -5,23 +5,23 @@ Shape letters: c clients of a chunk, B batch, k dropout layers.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
+from turnout.engine.batches import Batch, shares
 from turnout.engine.dropout import with_addressed_dropout
 from turnout.engine.recurrent import gru, lstm
 from turnout.engine.stacked import attention, conv2d
-from turnout.layout import Layout
-from turnout.tasks import PerSample, scores_of
+from turnout.inputs import call, raw_output
+from turnout.layout import Layout, copied
+from turnout.tasks import PerSample, Positions
 from turnout.types import Tensors
 
 # Operations of torch and our own for clients with weights of their own: without a batching rule (recurrent), or slow
@@ -55,6 +55,9 @@ class Network:
     loss           of each sample
     dropout_keys   names of the buffers that hold the dropout keys
     draws          whether training also draws from torch's own generator, inside the forward pass
+    positions      of targets: how many positions of each sample count; None: samples count alike
+    models_own     whether the loss is the model's own
+    rounded        the type of the module's parameters, if not that of the clients' weights: these are kept exact
     """
 
     module: nn.Module
@@ -62,15 +65,21 @@ class Network:
     loss: PerSample
     dropout_keys: tuple[str, ...] = ()
     draws: bool = False
+    positions: Positions | None = None
+    models_own: bool = False
+    rounded: torch.dtype | None = None
 
     @classmethod
-    def of(cls, module: nn.Module, layout: Layout, loss: PerSample) -> Network:
-        prepared, names = with_addressed_dropout(copy.deepcopy(module))
-        return cls(prepared, layout, loss, names)
+    def of(
+        cls, module: nn.Module, layout: Layout, loss: PerSample, positions: Positions | None = None,
+        models_own: bool = False, rounded: torch.dtype | None = None,
+    ) -> Network:  # fmt: skip
+        prepared, names = with_addressed_dropout(copied(module))
+        return cls(prepared, layout, loss, names, positions=positions, models_own=models_own, rounded=rounded)
 
     def twin(self) -> Network:
         """A copy for another thread (modules are not thread-safe)."""
-        return Network(copy.deepcopy(self.module), self.layout, self.loss, self.dropout_keys, self.draws)
+        return replace(self, module=copied(self.module))
 
     def output(self, flat_P: Tensor, states: Tensors, x: Tensor) -> Tensor:
         """The module's scores of samples with these parameters and states.
@@ -82,10 +91,46 @@ class Network:
 
     def scores(self, x: Tensor, tensors: Tensors | None = None) -> Tensor:
         """The module's scores of samples; `tensors` replace its own parameters and buffers."""
-        return scores_of(self.module(x) if tensors is None else functional_call(self.module, tensors, (x,)))
+        if self.rounded is None:
+            return call(self.module, x, tensors)
+        return call(self.module, x.to(self.rounded) if x.is_floating_point() else x, self.round(tensors)).float()
+
+    def round(self, tensors: Tensors | None) -> Tensors | None:
+        """Weights of clients as the module computes with them."""
+        if tensors is None or self.rounded is None:
+            return tensors
+        names = {slot.name for slot in self.layout.slots}
+        return {name: value.to(self.rounded) if name in names else value for name, value in tensors.items()}
+
+    def losses(self, x: Tensor, y: Tensor, tensors: Tensors | None = None) -> Tensor:
+        """The loss of each sample [B]: the task's, or the model's own of each sample alone."""
+        if not self.models_own:
+            return self.loss(self.scores(x, tensors), y)
+        y = y if self.positions is None else y[:, : x.shape[1]]  # as many positions as the samples have
+        one = (slice(i, i + 1) for i in range(len(y)))
+        return torch.stack([raw_output(self.module, x[i], self.round(tensors), labels=y[i]).loss for i in one])
+
+    def losses_at(self, flat_P: Tensor, states: Tensors, x: Tensor, y: Tensor) -> Tensor:
+        """The same with these parameters and states, as in `output`."""
+        with ForClients() if x.is_cuda else nullcontext():
+            return self.losses(x, y, {**self.layout.unpack(flat_P), **states})
+
+    def weights(self, batch: Batch, dtype: torch.dtype) -> Tensor:
+        """How much each sample counts [c, B]: its positions, or 1; 0 for samples that fill up a batch."""
+        if self.positions is None and batch.mask_cB is not None:
+            return batch.mask_cB
+        weight_cB = torch.ones(batch.y.shape[:2], dtype=dtype, device=batch.y.device)
+        for factor_cB in (self.positions and self.positions(batch.y), batch.mask_cB):
+            weight_cB = weight_cB if factor_cB is None else weight_cB * factor_cB
+        return weight_cB
+
+    def shares(self, batch: Batch, dtype: torch.dtype) -> Tensor:
+        """Each sample's weight in its client's mean loss [c, B]; all 0 for a client without samples."""
+        return shares(self.weights(batch, dtype))
 
     def first_weights(self) -> Tensor:
-        return self.layout.pack(dict(self.module.named_parameters()))
+        found = self.layout.pack(dict(self.module.named_parameters()))
+        return found if self.rounded is None else found.float()
 
     def first_states(self) -> Tensors:
         return {name: value for name, value in self.module.named_buffers() if name in self.layout.states}

@@ -56,7 +56,7 @@ class OwnSamples:
             some = slice(first, first + size)
             row_cB, real_cB = to_device(self.row_cm[:, some], device), self.real_cm[:, some]
             mask_cB = None if bool(real_cB.all()) else to_device(real_cB, like.device, like.dtype)
-            yield Batch(self.pool.x[row_cB], self.pool.y[row_cB], mask_cB, None, training=False)
+            yield Batch(*self.pool.at(row_cB), mask_cB, None, training=False)
 
     def count(self, like: Tensor) -> Tensor:
         """How many samples each client has here [c, 1]."""
@@ -74,13 +74,14 @@ def fisher(gradients: Gradients, flat_cP: Tensor, states: Tensors, own: OwnSampl
 
 
 def mean_gradient(gradients: Gradients, flat_cP: Tensor, states: Tensors, own: OwnSamples, size: int) -> Tensor:
-    """(1/m) Σ_s ∇ loss_s [c, P]."""
+    """(1/m) Σ_s ∇ loss_s [c, P]; a sample counts with its positions."""
     total_cP, part_cP = torch.zeros_like(flat_cP), torch.empty_like(flat_cP)
+    all_c1 = torch.zeros_like(flat_cP[:, :1])
     for batch in own.batches(size, flat_cP):
-        here_c1 = torch.full_like(flat_cP[:, :1], batch.x.shape[1])
-        if batch.mask_cB is not None:
-            here_c1 = batch.mask_cB.sum(1, keepdim=True)
-            batch.mask_cB[(here_c1 == 0).squeeze(1), 0] = 1  # no samples left: repeat one, with weight 0
+        here_c1 = gradients.network.weights(batch, flat_cP.dtype).sum(1, keepdim=True)
+        if batch.mask_cB is not None:  # no samples left: repeat one, with weight 0
+            batch.mask_cB[(batch.mask_cB.sum(1) == 0), 0] = 1
         gradients.gradient(flat_cP, states, batch, part_cP)
         total_cP.addcmul_(part_cP, here_c1)
-    return total_cP.div_(own.count(flat_cP))
+        all_c1 += here_c1
+    return total_cP.div_(all_c1.clamp(min=1))

@@ -20,6 +20,7 @@ from turnout.engine.by_hand import ByHand
 from turnout.engine.chunk import Chunk
 from turnout.engine.gradients import Gradients, WorkerPool
 from turnout.engine.job import Job, Trained, cuda_graph_safe
+from turnout.engine.joined import Joined
 from turnout.engine.kernels.native import NativeJob, NativeSteps, in_c
 from turnout.engine.network import Network
 from turnout.layout import Slot
@@ -67,7 +68,7 @@ class Trainer:
 
     def step_bytes(self, clients: int, optimizer: Optimizer) -> int:
         """Bytes of the steps that are made at once: in C one client's a thread, else a chunk's a thread."""
-        weights = list(self.network.module.parameters())
+        weights = [value for value in self.network.module.parameters() if value.requires_grad]
         if self.title(optimizer) == "native":  # which also keeps a copy of the first weights
             return min(self.threads, clients) * (self.cost + sum(value.nbytes for value in weights))
         beside = BESIDE * sum(value.nbytes for value in weights if not value.is_cuda)  # a GPU's kernels work in place
@@ -156,7 +157,8 @@ class Trainer:
     def _chunk(self, job: Job) -> int:
         """Clients per chunk. A small cohort is not split further: starting threads would cost more."""
         clients = len(job.client_C)
-        fixed = self.fixed and not job.start_P.is_cuda  # on a GPU `chunk` is an upper bound
+        # by memory `chunk` is an upper bound
+        fixed = self.fixed and not job.start_P.is_cuda and not isinstance(self.gradients, Joined)
         if fixed or clients * self.cost < _SMALL_STEP:
             return self.chunk
         samples = job.factored_samples

@@ -21,15 +21,19 @@ from turnout.engine.by_hand import ByHand
 from turnout.engine.dropout import draws_inside
 from turnout.engine.gradients import Gradients, Looped, Vmapped, WorkerPool
 from turnout.engine.job import Job
+from turnout.engine.joined import Joined, per_client
+from turnout.engine.kernels.graphs import storage
 from turnout.engine.kernels.native import NativeSteps
 from turnout.engine.network import ForClients, Network
 from turnout.engine.train import Trainer
 from turnout.errors import UserError
-from turnout.machine.memory import keep_freed_memory
+from turnout.inputs import Inputs
+from turnout.machine.memory import free_bytes, keep_freed_memory
 from turnout.machine.threads import cores
 from turnout.machine.triton_tools import without_kernels
 from turnout.models.recurrent import LSTMLayer
 from turnout.parts.optimizers import Optimizer
+from turnout.rng import rng
 from turnout.settings import InProcess
 from turnout.types import Samples, State, Tensors, flatten, unflatten
 
@@ -37,6 +41,13 @@ NOT_IN_C = (
     "runtime.engine = 'native' needs a C compiler (cc, gcc, clang or $CC) and a model of at most 1 MiB on a CPU: an "
     "nn.Sequential of Linear, Conv2d, BatchNorm, MaxPool2d, ReLU, Dropout and Flatten layers under the classification "
     "task; use 'auto'"
+)
+
+# how far apart two engines may be, of the loss and of the gradient's length
+ROUNDING = {torch.float32: (1e-4, 1e-3), torch.bfloat16: (2e-2, 1e-1)}
+NOT_JOINED = (
+    "runtime.engine = 'joined' needs trainable parameters in Linear, LayerNorm, RMSNorm or Embedding layers or in "
+    "adapters, and no batch statistics: use 'auto'"
 )
 
 TRIAL_FROM = 4 << 20  # bytes of one client's step from which engines are compared
@@ -58,15 +69,18 @@ def make_trainer(
     """
     torch.set_num_threads(1)  # a pool of one worker works in this thread; beside a GPU waking others costs milliseconds
     cost = client_bytes(network, x, y)
-    gradients = pick_gradients(settings.engine, network, loss, x.is_cuda)
+    gradients = pick_gradients(settings.engine, network, None if isinstance(x, Inputs) else loss, x.is_cuda)
     if not isinstance(gradients, ByHand):  # hand-written layers draw only addressed numbers
         gradients = addressed_gradients(gradients, network, x)
-    if not isinstance(gradients, Looped):
+    if isinstance(gradients, Joined):
+        gradients = as_the_loop(gradients, network, x, y)
+    if not isinstance(gradients, Looped | Joined):
         gradients = checked_gradients(gradients, network, x, y)
     trainer = trainer_of(settings, gradients, cost, x)
     if settings.engine == "native" and trainer.native is None:
         raise UserError(NOT_IN_C)
     decided = settings.engine != "auto" or x.is_cuda or network.draws or cost < TRIAL_FROM
+    decided = decided or isinstance(gradients, Joined)  # which does what the loop does, less often
     if optimizer is None or decided:
         return trainer
     others: list[Gradients] = [Looped(network.twin())]
@@ -89,6 +103,8 @@ def trainer_of(settings: InProcess, gradients: Gradients, cost: int, x: Tensor) 
         most = min(torch.cuda.mem_get_info(x.device)[0] // 2 // cost, 1024)
     elif isinstance(gradients, Looped):
         most = 1  # a client does all of its steps while its weights are in the cache
+    elif isinstance(gradients, Joined):
+        most = min((free_bytes(x.device) or 0) // 4 // (threads * cost), 256)
     else:
         most = min(CACHE["vmap" if isinstance(gradients, Vmapped) else "by-hand"] // cost, 256)
     chunk = settings.chunk or max(1, most)
@@ -154,6 +170,14 @@ class Place:
         """A tensor on this device; floats as this type of number."""
         return value.to(self.device, self.dtype) if value.is_floating_point() else value.to(self.device)
 
+    def put_module(self, module: nn.Module, rounded: torch.dtype | None = None) -> nn.Module:
+        """A module on this device, in place; its parameters as another type of number, if one is given."""
+        for parameter in module.parameters() if rounded is not None else ():
+            parameter.data = parameter.data.to(self.device, rounded)
+        for value in [*module.parameters(), *module.buffers()]:
+            value.data = value.data if value.dtype == rounded else self.put(value.data)
+        return module
+
     def put_all(self, tensors: Tensors) -> Tensors:
         return {name: self.put(value) for name, value in tensors.items()}
 
@@ -192,13 +216,31 @@ def place_of(settings: InProcess) -> Place:
     return Place(device, torch.float64 if settings.precision == "float64" else torch.float32)
 
 
+def base_type(settings: InProcess, module: nn.Module) -> torch.dtype | None:
+    """The type that a frozen base computes in, if not that of the clients' weights."""
+    if settings.base_precision == "as-precision":
+        return None
+    if all(parameter.requires_grad for parameter in module.parameters()):
+        raise UserError(
+            f"runtime.base_precision = {settings.base_precision!r} is for frozen parameters, and this model has none: "
+            "leave it out, or put an adapter on the model (models.Adapted)"
+        )
+    if settings.precision == "float64":
+        raise UserError("runtime.base_precision has no use with runtime.precision = 'float64': leave one of them out")
+    return torch.bfloat16
+
+
 def pick_gradients(engine: str, network: Network, loss: Loss | None, on_gpu: bool) -> Gradients:
     if engine in ("loop", "channels-last"):
         return Looped(network, channels_last=engine == "channels-last")
     if engine == "vmap":
         return Vmapped(network)
+    if engine == "joined":
+        if per_client(network) is None:
+            raise UserError(NOT_JOINED)
+        return Joined(network)
     gradients = fastest(network, loss)
-    if engine == "by-hand" and isinstance(gradients, Vmapped):
+    if engine == "by-hand" and not isinstance(gradients, ByHand):
         raise UserError(
             "runtime.engine = 'by-hand' needs an nn.Sequential of Linear, Conv2d, BatchNorm, MaxPool2d, ReLU, Softmax, "
             "Flatten and Dropout layers under the classification or regression task: use 'auto'"
@@ -209,10 +251,14 @@ def pick_gradients(engine: str, network: Network, loss: Loss | None, on_gpu: boo
     return gradients
 
 
-def fastest(network: Network, loss: Loss | None) -> ByHand | Vmapped:
-    """By hand if the model is a plain stack and its loss has a hand-written form, else under `vmap`."""
+def fastest(network: Network, loss: Loss | None) -> ByHand | Joined | Vmapped:
+    """By hand if the model is a plain stack and its loss has a hand-written form; in one pass if part of it is frozen
+    and the rest has forms for several clients; else under `vmap`."""
     stack = stack_of(network.module, loss) if loss is not None else None
-    return ByHand(network, stack) if stack is not None else Vmapped(network)
+    if stack is not None:
+        return ByHand(network, stack)
+    frozen = not all(parameter.requires_grad for parameter in network.module.parameters())
+    return Joined(network) if frozen and per_client(network) is not None else Vmapped(network)
 
 
 def addressed_gradients(gradients: Gradients, network: Network, x: Tensor) -> Gradients:
@@ -251,16 +297,52 @@ def checked_gradients(gradients: Gradients, network: Network, x: Tensor, y: Tens
     return gradients
 
 
+def as_the_loop(gradients: Joined, network: Network, x: Tensor, y: Tensor) -> Gradients:
+    """The same gradients if they are the plain loop's for two clients, else those under `vmap` (with a warning).
+
+    They differ if a layer mixes samples, or if the model reads a trained weight outside of its layer.
+    """
+    flat_cP, (loss, rounding) = (
+        network.first_weights().expand(2, -1).clone(),
+        ROUNDING[network.rounded or torch.float32],
+    )
+    flat_cP += 0.1 * torch.randn(flat_cP.shape, generator=rng(0, "two clients")).to(flat_cP)  # B of an adapter is 0
+    keys_ck = torch.arange(2 * len(network.dropout_keys), device=flat_cP.device).view(2, -1)
+    batch = Batch(torch.stack([x, torch.flip(x, [0])]), torch.stack([y, y.flip(0)]), None, keys_ck)
+    found, wanted, states = torch.empty_like(flat_cP), torch.empty_like(flat_cP), network.first_states()
+    own = {name: value.expand(2, *value.shape).clone() for name, value in states.items()}
+    loop = Looped(network.twin())
+    try:
+        loss_c, wanted_c = gradients.gradient(flat_cP, own, batch, found), loop.gradient(flat_cP, own, batch, wanted)
+    except RuntimeError as error:
+        reason = str(error).strip().split("\n")[0][:160]
+    else:
+        same = bool(((loss_c - wanted_c).abs() <= loss * wanted_c.abs()).all())
+        near_c = (found - wanted).norm(dim=1) <= rounding * wanted.norm(dim=1)
+        if same and bool(near_c.all()) and all(torch.equal(own[name][0], states[name]) for name in own):
+            return gradients
+        reason = "it mixes samples, or reads a trained weight outside of its layer"
+    warnings.warn(
+        f"the clients' samples cannot go through this model together, so it is slower: {reason}", stacklevel=2
+    )
+    return Vmapped(network)
+
+
 def client_bytes(network: Network, x: Tensor, y: Tensor) -> int:
-    """Bytes of one client's local step: its weights, and tensors that the forward pass saves for the backward pass."""
-    total = 0
+    """Bytes of one client's local step: its weights, and tensors that the forward pass saves for the backward pass.
+
+    Of a model with a frozen base, which may have scores of a large vocabulary, also two temporary copies of these.
+    """
+    total, common = 0, {storage(p) for p in network.module.parameters() if not p.requires_grad}  # held once
 
     def count(saved: Tensor) -> Tensor:
         nonlocal total
-        total += saved.numel() * saved.element_size()
+        total += saved.numel() * saved.element_size() if not common or storage(saved) not in common else 0
         return saved
 
     with torch.autograd.graph.saved_tensors_hooks(count, count), ForClients():
         network.module.eval()
-        network.loss(network.scores(x), y).mean()
+        network.losses(x, y).mean()
+    with torch.no_grad():
+        total += 2 * network.scores(x).nbytes if common else 0
     return total + network.layout.width * x.element_size()

@@ -68,12 +68,14 @@ class Blocks:
     sources  which client of the log each client is
     length   rounds of a block
     whose    "fleet": one block for all clients; "client": one for each
+    again    the number of a bootstrap log: stretches of the log, drawn with replacement; None: the log itself
     """
 
     log: ParticipationLog
     sources: Sources
     length: int
     whose: Whose = "fleet"
+    again: int | None = None
 
     def fraction(self, client_C: Tensor, t: int, seed: int) -> Tensor:
         """The work of each client in round t of the run."""
@@ -100,7 +102,25 @@ class Blocks:
         round_C = phase + season * (u_C.numpy() * starts).astype(np.int64) + within
         back = log.rounds // season * season
         past_C = round_C - log.rounds
-        return np.where(past_C < 0, round_C, past_C % back + log.rounds - back)
+        round_C = np.where(past_C < 0, round_C, past_C % back + log.rounds - back)
+        return round_C if self.again is None else self._resampled_T[round_C]
+
+    @cached_property
+    def _resampled_T(self) -> np.ndarray:
+        """The round of the log that stands at each round of the bootstrap log.
+
+        Another log of the same fleet would have other stretches. So its place is taken by as many rounds of this one,
+        in stretches of a block's length from random rounds of the same hour.
+        """
+        log, season = self.log, self.log.season
+        at_T = np.arange(log.rounds)
+        stretch_T, within_T = np.divmod(at_T, self.length)
+        u_T = uniform(self.again or 0, "bootstrap", ids=torch.from_numpy(stretch_T)).numpy()
+        phase_T = (at_T - within_T) % season
+        starts_T = (log.rounds - 1 - phase_T) // season + 1
+        back = log.rounds // season * season
+        round_T = phase_T + season * (u_T * starts_T).astype(np.int64) + within_T
+        return np.where(round_T < log.rounds, round_T, (round_T - log.rounds) % back + log.rounds - back)
 
     def _members(
         self, client_C: Tensor, source_C: np.ndarray, round_C: np.ndarray, block: int, seed: int

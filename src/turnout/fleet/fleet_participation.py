@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Self, get_args
 
 from torch import Tensor
@@ -16,9 +17,16 @@ from turnout.fleet.read_log import read_fleet
 from turnout.fleet.reading import Reading
 from turnout.parts.selection import AsLogged
 from turnout.world.enrolment import Enrolment
+from turnout.world.log import find_turnout
 from turnout.world.turnout_log import TurnoutLog
 
 MODES = ("replay", "blocks", "fitted")
+
+
+@lru_cache(maxsize=2)  # many runs of one process read the same log
+def _read_once(path: str, reading: Reading, stamp: tuple[int, int] | None) -> ParticipationLog:
+    """A log as it was at the time of its stamp."""
+    return read_fleet(path, reading)
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,8 @@ class FleetLog(TurnoutLog):
              go by the hour, groups that are away together, and outages
     of       whose blocks: "fleet", the same for all clients, or "client", for each its own
     length   rounds of a block; None: chosen from the log
+    again    blocks are those of a bootstrap log with this number, made of stretches of the log drawn with replacement,
+             as another log of the same fleet might be; None: those of the log
     reading  how the log is read
 
     Clients of the data that are not in the log are absent in a replay, and in the other modes behave like a client of
@@ -41,20 +51,23 @@ class FleetLog(TurnoutLog):
     mode: str = "replay"
     of: Whose = "fleet"
     length: int | None = None
+    again: int | None = None
     reading: Reading = field(default_factory=Reading)
 
     def __post_init__(self) -> None:
         for what, value, known in (("mode", self.mode, MODES), ("of", self.of, get_args(Whose))):
             if value not in known:
                 raise UserError(f"participation FleetLog: no {what} {value!r}; {nearest(value, known)}")
-        if self.mode != "blocks" and (self.of != "fleet" or self.length is not None):
-            raise UserError("participation FleetLog: `of` and `length` are about blocks; set mode='blocks'")
+        if self.mode != "blocks" and (self.of, self.length, self.again) != ("fleet", None, None):
+            raise UserError("participation FleetLog: `of`, `length` and `again` are about blocks; set mode='blocks'")
         if self.length is not None and self.length < 1:
             raise UserError(f"participation FleetLog: length = {self.length}: a block has 1 round or more")
 
     @cached_property
     def log(self) -> ParticipationLog:
-        return read_fleet(self.path, self.reading)
+        file = find_turnout(Path(self.path))
+        stamp = (file.stat().st_mtime_ns, file.stat().st_size) if file.is_file() else None
+        return _read_once(self.path, self.reading, stamp)
 
     @property
     def replays(self) -> bool:
@@ -76,7 +89,7 @@ class FleetLog(TurnoutLog):
 
     @cached_property
     def _blocks(self) -> Blocks:
-        return Blocks(self.log, self.sources, self.length or block_length(self.log), self.of)
+        return Blocks(self.log, self.sources, self.length or block_length(self.log), self.of, self.again)
 
     def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
         if self.mode == "fitted":

@@ -71,13 +71,13 @@ def read_json(path: Path, then: str) -> dict[str, Any]:
 
 def table_of(text: str | bytes) -> dict[str, Any]:
     """The table of a JSON text; ValueError if it is not one, or does not match its checksum."""
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError(f"a {type(found).__name__}, not a table")
-    expected = found.pop(KEY, None)
-    if expected is not None and expected != _of_table(found):
+    table = json.loads(text)
+    if not isinstance(table, dict):
+        raise ValueError(f"a {type(table).__name__}, not a table")
+    expected = table.pop(KEY, None)
+    if expected is not None and expected != _of_table(table):
         raise ValueError(NOT_AS_WRITTEN)
-    return found
+    return table
 
 
 def _of_table(value: Mapping[str, Any]) -> str:

@@ -47,15 +47,15 @@ def trouble() -> str | None:
 def function(source: Path, name: str, arguments: tuple[Any, ...], defines: tuple[str, ...] = ()) -> Any:
     """A C function that returns an int64; None if it cannot be compiled or loaded."""
     try:
-        found = bundled(name, defines) or ctypes.CDLL(str(compiled(source, defines)))[name]
+        compiled_function = bundled(name, defines) or ctypes.CDLL(str(compiled(source, defines)))[name]
     except Unavailable as why:
         _trouble[source.stem] = str(why)
         return None
     except (OSError, AttributeError) as error:
         _trouble[source.stem] = f"{source.stem} cannot be loaded: {error}"
         return None
-    found.argtypes, found.restype = list(arguments), whole
-    return found
+    compiled_function.argtypes, compiled_function.restype = list(arguments), whole
+    return compiled_function
 
 
 class Unavailable(Exception):

@@ -71,7 +71,7 @@ def _left_in_container(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/p
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
         lines = []
-    found: list[int] = []
+    left: list[int] = []
     for _, controllers, path in (line for line in lines or [["0", "", "/"]] if len(line) == 3):
         if controllers and "memory" not in controllers.split(","):
             continue
@@ -87,5 +87,5 @@ def _left_in_container(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/p
                 rows = dict(line.split()[:2] for line in (folder / "memory.stat").read_text().splitlines())
                 now -= int(rows.get(files, 0))
             if most < _NO_LIMIT:
-                found.append(max(0, most - now))
-    return min(found) if found else None
+                left.append(max(0, most - now))
+    return min(left) if left else None

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnout.errors import UserError
-from turnout.machine.optional import optional
+from turnout.errors import UserError, optional
 
 BLOCK_ROWS = 100_000
 SEPARATORS = (",", ";", "\t", "|")

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import ProgressColumn, Task
 from rich.segment import Segment
+from rich.text import Text
 
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 SHOWN = "\N{REPLACEMENT CHARACTER}"
@@ -31,8 +33,24 @@ class Terminal(Console):
 
 def console(stderr: bool = False, width: int = PLAIN_WIDTH) -> Terminal:
     """A console for stdout or stderr: as wide as the terminal, or of a fixed width if there is none."""
-    found = Terminal(stderr=stderr)
-    return found if found.is_terminal else Terminal(stderr=stderr, width=width)
+    terminal = Terminal(stderr=stderr)
+    return terminal if terminal.is_terminal else Terminal(stderr=stderr, width=width)
+
+
+def print_line(text: str, style: str = "red") -> None:
+    """Print a sentence to stderr, of any length on one line."""
+    Terminal(stderr=True, soft_wrap=True).print(Text(text, style=style))
+
+
+class WordsColumn(ProgressColumn):
+    """A field of a task in a progress bar, cut where the terminal is too narrow."""
+
+    def __init__(self, field: str):
+        super().__init__()
+        self.field = field
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields[self.field], no_wrap=True, overflow="ellipsis")
 
 
 def as_printed(renderable: RenderableType) -> str:

@@ -15,7 +15,8 @@ closing.py        when the server stops waiting, and what happens to late replie
 substitution/     who stands in for missing clients
 weighting.py      how much each reply counts
 aggregation.py    how the updates become one
-robust/           and how, where some of them are hostile
+products.py       of adapters by their products,
+robust.py         and how, where some of them are hostile
 server.py         how the server applies it
 
 updates.py        the replies of a round: the record that the server's parts get

@@ -92,9 +92,9 @@ class WeightedSum:
         return weighted_sum(updates.update_RP, weight_R)
 
 
-def combined_of(found: Tensor | Combined) -> Combined:
+def combined_of(result: Tensor | Combined) -> Combined:
     """The result of an aggregation; a plain tensor means that all replies are used."""
-    return Combined(found) if isinstance(found, Tensor) else found
+    return Combined(result) if isinstance(result, Tensor) else result
 
 
 KINDS = {"weighted-sum": WeightedSum}

@@ -78,8 +78,8 @@ def close(arrival_C: Tensor, limit: float, enough: int) -> tuple[float, Tensor]:
     first_C = arrival_C.argsort(stable=True)[:enough]
     in_time_C = torch.zeros_like(arrival_C, dtype=torch.bool).index_fill(0, first_C, True)
     in_time_C &= torch.isfinite(arrival_C) & (arrival_C <= limit + ROUNDING)
-    found = int(in_time_C.sum())
-    if found and (found == enough or math.isinf(limit)):
+    replies = int(in_time_C.sum())
+    if replies and (replies == enough or math.isinf(limit)):
         return min(limit, float(arrival_C[in_time_C].max())), in_time_C
     return (IDLE if math.isinf(limit) else limit), in_time_C
 

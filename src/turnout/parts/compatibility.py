@@ -11,6 +11,8 @@ from typing import Any
 from turnout.errors import UserError
 from turnout.layout import Layout
 from turnout.parts.compression.base import Dense
+from turnout.parts.privacy.rules import check_private, check_private_experiment
+from turnout.parts.products import ProductMean, factor_pairs
 from turnout.parts.robust import Robust
 from turnout.parts.terms.base import PersonalModel, TermTraits, remembers, sends
 
@@ -31,10 +33,11 @@ def check_algorithm(algorithm: Any) -> None:
         raise UserError(
             "algorithm.membership.stand_in needs a substitution that lends shares: set algorithm.substitution"
         )
-    if substitution.adds_rows and not algorithm.aggregation.linear:
+    is_sum = algorithm.aggregation.linear and not isinstance(algorithm.aggregation, ProductMean)
+    if substitution.adds_rows and not is_sum:
         raise UserError(
             f"algorithm.substitution = {name} adds old updates to a sum, and algorithm.aggregation = "
-            f"{type(algorithm.aggregation).__name__} is not a sum: use Friends or Spread"
+            f"{type(algorithm.aggregation).__name__} is not a sum of updates: use Friends or Spread"
         )
     _check_robust(algorithm)
     names, optimizer = [term.name for term in algorithm.terms], algorithm.local.optimizer
@@ -49,6 +52,8 @@ def check_algorithm(algorithm: Any) -> None:
             )
     if algorithm.closing.uses_late:
         _check_late(algorithm)
+    if algorithm.privacy is not None:
+        check_private(algorithm)
 
 
 def _check_late(algorithm: Any) -> None:
@@ -126,6 +131,13 @@ def check_experiment(experiment: Any, algorithm: Any, layout: Layout) -> None:
                 "evaluate.activations compares clients' own BatchNorm with the average, which they do not receive: set "
                 "algorithm.share_personal and algorithm.newcomers = 'average'"
             )
+    if algorithm.privacy is not None:
+        check_private_experiment(experiment, layout.shared_states)
+    if isinstance(algorithm.aggregation, ProductMean) and not list(factor_pairs(layout.shared_slots)):
+        raise UserError(
+            "algorithm.aggregation = ProductMean needs both factors of an adapter, lora_A and lora_B, among the shared "
+            "parameters, and there is no such pair: use WeightedSum, which is exact if A is frozen"
+        )
     if layout.shared == 0:
         _check_independent(algorithm)
 
@@ -139,6 +151,7 @@ def _check_independent(algorithm: Any) -> None:
         "terms": bool(algorithm.terms),
         "compression": not isinstance(algorithm.compression, Dense),
         "mixing": algorithm.mixing.personal,
+        "privacy": algorithm.privacy is not None,
     }
     for name in (name for name, is_set in idle.items() if is_set):
         raise UserError(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from turnout.errors import check_settings
 from turnout.machine.profiling import staged
-from turnout.parts.substitution.stale import find_slots, forget_rows, keep_rows, no_rows
+from turnout.parts.substitution.base import find_slots, forget_rows, keep_rows, no_rows
 from turnout.parts.updates import Applied
 from turnout.types import State
 

@@ -32,6 +32,11 @@ def everything(name: str, module: nn.Module) -> bool:
     return True
 
 
+def lora_b(name: str, module: nn.Module) -> bool:
+    """The factor B of adapters: only A is shared (FedSA-LoRA, Guo et al., 2025)."""
+    return ".lora_B." in f".{name}"
+
+
 @dataclass(frozen=True)
 class Named:
     """Everything whose name matches `pattern`, such as "head.*".
@@ -46,4 +51,5 @@ class Named:
         return fnmatch.fnmatchcase(name, self.pattern)
 
 
-KINDS = {"batch-norm": batch_norm, "usyb": usyb, "yb": yb, "us": us, "everything": everything, "named": Named}
+KINDS = {"batch-norm": batch_norm, "usyb": usyb, "yb": yb, "us": us, "everything": everything, "lora-b": lora_b,
+         "named": Named}  # fmt: skip

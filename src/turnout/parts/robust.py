@@ -80,7 +80,7 @@ class Robust(ABC):
             return (value if value.is_floating_point() else value.double()).reshape(len(row_r), -1)
 
         def centred(value: Tensor) -> Tensor:
-            """Everybody's row is the centre."""
+            """The centre, as the row of every client."""
             if not value.numel():
                 return value
             these = replace(votes, update_rP=rows(value), weight_r=votes.weight_r.to(value.device))
@@ -93,11 +93,11 @@ class Robust(ABC):
         client_r = updates.client_R[row_r.to(updates.client_R.device)]
         beside = tuple(rows(value) for value in sent if value.numel())
         votes = Votes(rows(updates.update_RP), weight_r, client_r, row_r, (updates.seed, updates.t), beside)
-        found, guarded = combined_of(self.centre(votes, len(weight_R))), None
-        centre_P = found.update_P.to(updates.update_RP)
-        if found.used_R is None:
+        combined, guarded = combined_of(self.centre(votes, len(weight_R))), None
+        centre_P = combined.update_P.to(updates.update_RP)
+        if combined.used_R is None:
             guarded = replace(updates.beside(centred), update_RP=centre_P.expand_as(updates.update_RP))
-        return Combined(votes.total * centre_P, found.used_R, found.extra, guarded)
+        return Combined(votes.total * centre_P, combined.used_R, combined.extra, guarded)
 
     @property
     def beside(self) -> Robust:
@@ -160,16 +160,16 @@ def by_rank(update_rP: Tensor, weight_r: Tensor, of: Callable[[Tensor, Tensor], 
     """
     alike, on_cpu = bool((weight_r == weight_r[0]).all()), update_rP.device.type == "cpu"
     with_numpy = on_cpu and update_rP.dtype in (torch.float32, torch.float64)
-    found = []
+    columns = []
     for block_rp in update_rP.split(max(1, (SORTED if on_cpu else BLOCK) // len(update_rP)), 1):
         block_pr = block_rp.T.contiguous()
         if alike:
             sorted_pr = torch.from_numpy(np.sort(block_pr.numpy(), 1)) if with_numpy else block_pr.sort(1)[0]
-            found.append(of(sorted_pr, weight_r[None]))
+            columns.append(of(sorted_pr, weight_r[None]))
         else:
             order_pr = torch.from_numpy(np.argsort(block_pr.numpy(), 1)) if with_numpy else block_pr.argsort(1)
-            found.append(of(block_pr.gather(1, order_pr), weight_r[order_pr]))
-    return torch.cat(found)
+            columns.append(of(block_pr.gather(1, order_pr), weight_r[order_pr]))
+    return torch.cat(columns)
 
 
 @dataclass(frozen=True)
@@ -416,8 +416,8 @@ class NearestMixing(Robust):
         assert isinstance(self.rule, Robust)
         votes = in_buckets(votes, self.bucket)
         near_bP = mixed(votes.update_rP, votes.weight_r, min(self.bucket * self.share, 0.49))
-        found = combined_of(self.rule.centre(replace(votes, update_rP=near_bP), replies))
-        return replace(found, used_R=None)
+        combined = combined_of(self.rule.centre(replace(votes, update_rP=near_bP), replies))
+        return replace(combined, used_R=None)
 
 
 # -- updates cut to a length

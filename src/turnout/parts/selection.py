@@ -9,9 +9,9 @@ Shape letters: C clients of the cohort, D draws, I positions.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from turnout.errors import UserError, check_settings
 from turnout.parts.updates import Applied
 from turnout.rng import draw
 from turnout.types import State
-from turnout.world.enrolment import Enrolment
+from turnout.world.enrolment import Enrolment, tied
 from turnout.world.members import Members
 from turnout.world.turnout_log import TurnoutLog
 
@@ -140,4 +140,65 @@ class AsLogged(Selection):
         return asked_I[members.which(asked_I)]
 
 
-KINDS = {"everyone": Everyone, "fraction": Fraction, "count": Count, "as-logged": AsLogged}
+@dataclass(frozen=True)
+class MinSeparation(Selection):
+    """Ask as another selection does, but no client that took part in the last rounds, or often enough already.
+
+    Taking part is having one's reply used. A client that took part in round t is asked again in round t + b or later.
+
+    separation  b
+    most        k: how often a client takes part; None: any number of times
+    of          the selection, which draws from the clients that may be asked
+
+    >>> selection = MinSeparation(3, most=2)
+    >>> state = selection.begin() | {"client": torch.tensor([1, 2]), "last": torch.tensor([4, 0])}
+    >>> selection.choose(Members(4), 5, 0, state | {"count": torch.tensor([1, 2])})  # 1 was there in round 4, 2 twice
+    tensor([0, 3])
+    """
+
+    separation: int = 1
+    most: int | None = None
+    of: Selection = field(default_factory=Everyone)
+
+    def __post_init__(self) -> None:
+        check_settings(self, separation="[1, inf)", most="[1, inf)")
+
+    @property
+    def log(self) -> Any:
+        """The log that the selection follows, if it does."""
+        return getattr(self.of, "log", None)
+
+    def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Self:
+        return replace(self, of=tied(self.of, enrolment, rounds, "algorithm.selection.of"))
+
+    def begin(self) -> State:
+        none = torch.empty(0, dtype=torch.int64)
+        return {"of": self.of.begin(), "client": none, "last": none, "count": none}
+
+    def choose(self, members: Members, t: int, seed: int, state: State = NOTHING) -> Tensor:
+        state = state or self.begin()
+        resting_I = state["last"] > t - self.separation
+        if self.most is not None:
+            resting_I = resting_I | (state["count"] >= self.most)
+        ready = members.minus(state["client"][resting_I])
+        return self.of.choose(ready, t, seed, state["of"]) if len(ready) else torch.empty(0, dtype=torch.int64)
+
+    def observe(self, state: State, applied: Applied) -> State:
+        client_I, inverse = torch.cat([state["client"], applied.client_R]).unique(return_inverse=True)
+        here_I = torch.isin(client_I, applied.client_R)
+        zero_I, old = torch.zeros_like(client_I), inverse[: len(state["client"])]
+        return {
+            "of": self.of.observe(state["of"], applied),
+            "client": client_I,
+            "last": torch.where(here_I, applied.t, zero_I.index_copy(0, old, state["last"])),
+            "count": zero_I.index_copy(0, old, state["count"]) + here_I.long(),
+        }
+
+
+KINDS = {
+    "everyone": Everyone,
+    "fraction": Fraction,
+    "count": Count,
+    "as-logged": AsLogged,
+    "min-separation": MinSeparation,
+}

@@ -13,7 +13,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from turnout.types import Tensors, Turnout
+from turnout.layout import Slot
+from turnout.types import Extra, Tensors, Turnout
 
 PER_REPLY = ("client_R", "position_R", "update_RP", "scale_R", "loss_R", "sent_scale_R", "start_RP", "weight_R")
 
@@ -42,6 +43,7 @@ class Updates:
     states        state means to be taken beside the update (BatchNorm statistics, ...): name -> [R, ...]
     uploads       uploads of the terms: term -> name -> [R, ...]
     hints         uploads for the substitution: name -> [R, ...]
+    slots         the parameters of the columns
     """
 
     t: int
@@ -62,6 +64,7 @@ class Updates:
     states: Tensors = field(default_factory=dict)
     uploads: dict[str, Tensors] = field(default_factory=dict)
     hints: Tensors = field(default_factory=dict)
+    slots: tuple[Slot, ...] = ()
 
     @cached_property
     def turnout_R(self) -> Turnout:
@@ -105,13 +108,19 @@ class Updates:
 
 @dataclass(frozen=True, kw_only=True)
 class Applied(Updates):
-    """The updates that were used, after the server step. Mixing, selection and the server side of terms see this.
+    """The updates that were used, summed and applied. Mixing, selection and the server side of terms see this.
 
     weight_R  coefficient of each update in the sum
     sum_P     weighted sum of the updates
+    update_P  what the server step was given: the sum, and old updates that stand in for missing clients
     new_P     the shared parameters after the step and the encoding of the broadcast
+    friend_C  client that stood in for each missing client of the cohort, -1: none in particular; None: none did
+    extra     numbers for the round's record
     """
 
     weight_R: Tensor
     sum_P: Tensor
+    update_P: Tensor
     new_P: Tensor
+    friend_C: Tensor | None = None
+    extra: Extra = field(default_factory=dict)

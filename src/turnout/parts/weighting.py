@@ -31,10 +31,13 @@ def scale(work_C: Tensor, full_work: Tensor | float) -> Tensor:
 class Weighting:
     """The defaults: every client that did any work counts, unscaled, with its own share (scheme B).
 
-    of_updates  whether weights are of whole updates, so that the weights of a mean sum to 1
+    of_updates   whether weights are of whole updates, so that the weights of a mean sum to 1
+    after_noise  whether `server_scale` is one public factor for all, which a private run applies after its noise; where
+                 it is not, the fixed divisor of a private run stands for it
     """
 
     of_updates: ClassVar[bool] = True
+    after_noise: ClassVar[bool] = False
 
     def counts(self, turnout: Turnout) -> Tensor:
         """Mask of the clients of the cohort whose reply is used."""
@@ -74,6 +77,8 @@ class CompleteOnly(Weighting):
     N/K compensates for missing clients; so does a substitution, and with one the factor is dropped.
     """
 
+    after_noise: ClassVar[bool] = True
+
     def counts(self, turnout: Turnout) -> Tensor:
         return turnout.complete_C
 
@@ -108,6 +113,7 @@ class FedNova(Weighting):
     """
 
     of_updates: ClassVar[bool] = False
+    after_noise: ClassVar[bool] = True
 
     def client_scale(self, turnout: Turnout) -> Tensor:
         return scale(turnout.progress_C, 1.0)

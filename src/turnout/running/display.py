@@ -5,25 +5,14 @@ from __future__ import annotations
 import time
 from importlib.util import find_spec
 
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from turnout.machine.terminal import Terminal
+from turnout.machine.terminal import Terminal, WordsColumn
 from turnout.running.charts.units import duration
 from turnout.running.messages import Began, Ended, Failed, Line, Message, Note
 
 PLAIN_EVERY = 5.0  # seconds between plain lines
-
-
-class WordsColumn(ProgressColumn):
-    """A field of the task, cut where the terminal is too narrow."""
-
-    def __init__(self, field: str):
-        super().__init__()
-        self.field = field
-
-    def render(self, task: Task) -> Text:
-        return Text(task.fields[self.field], no_wrap=True, overflow="ellipsis")
 
 
 class Display:

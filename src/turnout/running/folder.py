@@ -21,10 +21,11 @@ BEGINNING = {"experiment.toml", "environment.json", "runs.json", "state.json"}  
 WRITTEN = RUN_FILES | {
     "environment.json", "records.sqlite", "records.sqlite-wal", "records.sqlite-shm", "checkpoint.safetensors",
     "turnout.csv", "events.csv", "replay.toml", "names.csv", "report.html", "curves.svg", "profile.json", "data.json",
-    "state.json", "tracking.json", "untrained.safetensors",
+    "state.json", "tracking.json", "untrained.safetensors", "noise.key",
 }  # fmt: skip
 FOLDERS = {"clients", "tensorboard", "wandb"}  # with clients' rows, and the files of trackers
 DEVICES = re.compile(r"^(con|prn|aux|nul|com\d|lpt\d)(?=\.|$)", re.IGNORECASE)  # names that Windows keeps for itself
+NOISE_KEY = "noise.key"  # the secret of a private run: never copied into a message, a report or an export
 LOCK_FILE = ".lock"
 LOCK_SECONDS = 5.0  # how long to wait for another process to leave a folder
 

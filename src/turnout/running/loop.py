@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from turnout.machine.profiling import stage
 from turnout.round_record import CUT, Evaluation, RoundRecord
 from turnout.running.config.read import to_toml
 from turnout.running.config.run_file import check_reads_back, check_same
-from turnout.running.folder import contents, delete_run, make_folder, refuse_full, refuse_to_delete
+from turnout.running.folder import NOISE_KEY, contents, delete_run, make_folder, refuse_full, refuse_to_delete
 from turnout.running.records.checkpoint import NAME, Checkpoint, read_checkpoint, start_over, write_checkpoint
 from turnout.running.records.export import export_events, export_turnout
 from turnout.running.records.records import Records
@@ -68,12 +69,12 @@ def rounds_of(track: Track, folder: Path) -> Iterator[FinishedRound]:
             versions = {"turnout": __version__, "python": platform.python_version(), "torch": torch.__version__}
             about = {"run": secrets.token_hex(8)} | versions | {"platform": platform.platform()}
             write_json(folder / "environment.json", about | track.runtime.describe())
-        found = read_state(track, folder)
-        if found is None:
+        resumed = read_state(track, folder)
+        if resumed is None:
             track.runtime.load(run_id(folder), folder / "clients", [])
             first, state, client_files = 0, track.begin(), list[str]()
         else:
-            first, state, client_files = found.round + 1, track.unpack(found.state), found.client_files
+            first, state, client_files = resumed.round + 1, track.unpack(resumed.state), resumed.client_files
         if first:
             last = records.last_round()
             if last is None or last < first - 1:  # records are written before checkpoints: the file was altered
@@ -106,7 +107,7 @@ def _rounds(
     """The remaining rounds; each is recorded, and some are checkpointed, before it is yielded."""
     experiment = track.experiment
     progress = Progress.from_records(records, experiment)
-    stopped = reason_to_stop(experiment, progress) if first else None
+    stopped = reason_to_stop(experiment, progress) or track.reason_to_stop(state, first) if first else None
     for t in range(first, experiment.rounds):
         if stopped:
             return
@@ -114,14 +115,24 @@ def _rounds(
         with stage("weights"):
             state, record = track.round(state, t)
         step = FinishedRound(replace(record, seconds=time.perf_counter() - start), None)
+        # A round that was cut has changed only its record; with more simulated hours it runs again.
+        done = t - 1 if record.skipped == CUT else t
+        if track.stores_releases:  # before clients receive it: a resumed run sends it again, with the same noise
+            records.add_round(step.record)
+            checkpoints.write(state, done)
         if (t + 1) % experiment.evaluate.every == 0:
             step = _measured(track, state, step)
         progress = progress.after(step.record, step.evaluation, experiment)
         stopped = reason_to_stop(experiment, progress)
+        if stopped is None and t + 1 < experiment.rounds:
+            stopped = track.reason_to_stop(state, t + 1)
         last = stopped is not None or t == experiment.rounds - 1
         if last and step.evaluation is None:
             step = _measured(track, state, step)
-        records.add_round(step.record, step.evaluation)
+        if not track.stores_releases:
+            records.add_round(step.record, step.evaluation)
+        elif step.evaluation is not None:
+            records.add_evaluation(step.evaluation)
         values = step.evaluation.values if step.evaluation else {}
         loss = values.get("global_loss", values.get("personal_loss"))
         if loss is not None and loss != loss:
@@ -130,8 +141,7 @@ def _rounds(
                 "lower algorithm.local.optimizer.lr or algorithm.server.lr"
             )
         if last or checkpoints.due():
-            # A round that was cut has changed only its record; with more simulated hours it runs again.
-            checkpoints.write(state, t - 1 if step.record.skipped == CUT else t)
+            checkpoints.write(state, done)
         yield replace(step, stopped=stopped)
 
 
@@ -164,9 +174,9 @@ class _Checkpoints:
 def _measured(track: Track, state: Any, step: FinishedRound) -> FinishedRound:
     """The round with its evaluation, whose time counts too."""
     start = time.perf_counter()
-    found = _evaluated(track, state, step.record.round)
+    evaluation = _evaluated(track, state, step.record.round)
     seconds = step.record.seconds + time.perf_counter() - start
-    return replace(step, record=replace(step.record, seconds=seconds), evaluation=found)
+    return replace(step, record=replace(step.record, seconds=seconds), evaluation=evaluation)
 
 
 def _evaluated(track: Track, state: Any, t: int) -> Evaluation:
@@ -184,13 +194,13 @@ def read_state(track: Track, folder: Path, mark: str | None = None) -> Checkpoin
         return None
     if mark is None and (begun := read_first_values(folder)) is not None:
         begun.refuse_other(track.first, folder)
-    found = read_checkpoint(path, mark or track.fingerprint, track.pack(track.begin()))
+    checkpoint = read_checkpoint(path, mark or track.fingerprint, track.pack(track.begin()))
     try:
-        track.runtime.load(run_id(folder), folder / "clients", found.client_files)
+        track.runtime.load(run_id(folder), folder / "clients", checkpoint.client_files)
     except (*UNREADABLE, UserError) as error:
         why = start_over(folder)
         raise UserError(f"the clients' rows in {folder / 'clients'} are damaged ({error}): {why}") from error
-    return found
+    return checkpoint
 
 
 def run_id(folder: Path) -> str:
@@ -261,4 +271,23 @@ def begin(
     if renewed is not None:
         make_folder(folder)
         write_whole(settings, text_with_checksum(renewed))
-    return prepared
+    return prepared.with_noise_key(partial(_noise_key, folder))
+
+
+def _noise_key(folder: Path) -> int:
+    """The secret key of a private run, in a file that only its owner can read; drawn when the run begins."""
+    path = folder / NOISE_KEY
+    if not path.exists():
+        if (folder / NAME).exists():
+            raise UserError(
+                f"{path} is missing, and the noise of {folder} cannot be continued without it: restore it, or begin "
+                "again in another folder (the rounds so far count against the same clients)"
+            )
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(32) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    try:
+        return int(path.read_text(encoding="ascii"), 16)
+    except ValueError as error:
+        raise UserError(f"{path} does not hold a key of 64 hexadecimal digits: restore it from a copy") from error

@@ -34,7 +34,7 @@ from turnout.running.tracks.track import Track
 
 LINE_SECONDS = 0.05  # at least, between two lines of one run
 ON_HOST = "client state"  # is in host memory on any device, and on disk if it is large
-LOADED = "data"  # is in memory already when free memory is read
+LOADED = ("data", "base")  # are in memory already when free memory is read
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,7 @@ def messages_of(experiment: Experiment, place: RunPlace) -> Iterator[Message]:
     with held(folder), one_torch_thread(), state_kept(folder) as end:
         with warnings.catch_warnings(record=True) as caught:
             warnings.filterwarnings("always", message="this model cannot be vectorised")
+            warnings.filterwarnings("always", message="the clients' samples cannot go through this model together")
             if place.threads is not None and not (folder / "environment.json").exists():
                 experiment = experiment.but(runtime=experiment.runtime.on_threads(place.threads))  # its share of cores
             prepared = begin(experiment, folder, True, place.data_dir, place.overwrite, place.other_engine)
@@ -184,7 +185,7 @@ def check_fits(estimate: Mapping[str, int], free: int | None, side_by_side: bool
     """
     needed = {name: count for name, count in estimate.items() if name != ON_HOST}
     total = sum(needed.values())
-    if free is None or total - needed.get(LOADED, 0) <= free:
+    if free is None or total - sum(needed.get(name, 0) for name in LOADED) <= free:
         return total
     pieces = ", ".join(f"{name} {size(count)}" for name, count in needed.items() if count)
     fewer = "run fewer side by side (--jobs 1), " if side_by_side else ""

@@ -137,26 +137,26 @@ def named(given: Any) -> dict[str, Experiment]:
     """Experiments by name: a dict's own, else their titles, else their numbers."""
     if isinstance(given, Experiment):
         return {given.title or "run": given}
-    found = given
+    by_name = given
     if isinstance(given, Sequence) and not isinstance(given, str):
-        found = {getattr(e, "title", "") or f"experiment {i}": e for i, e in enumerate(given, 1)}
-        if len(found) < len(given):
+        by_name = {getattr(e, "title", "") or f"experiment {i}": e for i, e in enumerate(given, 1)}
+        if len(by_name) < len(given):
             raise UserError("two experiments have the same title: give a dict, {name: experiment}")
-    if not isinstance(found, Mapping) or not found or not all(isinstance(e, Experiment) for e in found.values()):
+    if not isinstance(by_name, Mapping) or not by_name or not all(isinstance(e, Experiment) for e in by_name.values()):
         raise UserError(
             f"to.run was given {given!r}: give an Experiment (recipes are for `turnout run NAME`), or several, as a "
             "list or as a dict by name"
         )
-    return {str(name): experiment for name, experiment in found.items()}
+    return {str(name): experiment for name, experiment in by_name.items()}
 
 
 def tracked_by(variants: Mapping[str, Experiment], trackers: Sequence[str]) -> dict[str, Experiment]:
     """The experiments with these trackers added; they are settings, so that a resumed run keeps them."""
-    found = {}
+    tracked = {}
     for name, experiment in variants.items():
         listed = tuple(dict.fromkeys([*experiment.track, *trackers]))
-        found[name] = experiment.but(track=listed) if trackers else experiment
-    return found
+        tracked[name] = experiment.but(track=listed) if trackers else experiment
+    return tracked
 
 
 def seeds_of(variants: Mapping[str, Experiment], seeds: Any) -> Sequence[int] | None:

@@ -27,9 +27,9 @@ STAGES = {
     "decode": "messages to updates",
     "similarity": "similarities of clients' updates",
     "substitution": "shares of absent clients",
-    "aggregate": "weights, and updates to one",
+    "aggregate": "weights, updates to one, the server's optimizer",
     "weights": "the cohort and its shares, what it is sent, the record of the round",
-    "server step": "the server's optimizer, means of states, what parts remember",
+    "server state": "means of states, what parts remember",
     "broadcast": "encoding the change, and what clients must fetch",
     "terms": "the server's part of terms",
     "evaluate": "the global model, and clients' own models",
@@ -58,9 +58,9 @@ def read_profiles(folders: Iterable[Path]) -> tuple[int, Mapping[str, float]]:
     rounds, seconds = 0, Counter[str]()
     for path in (folder / FILE for folder in folders):
         if path.exists():
-            found = read_json(path, "delete it; --profile measures again")
-            rounds += found["rounds"]
-            seconds.update(found["seconds"])
+            profile = read_json(path, "delete it; --profile measures again")
+            rounds += profile["rounds"]
+            seconds.update(profile["seconds"])
     return rounds, seconds
 
 

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, overload
 from torch import nn
 
 from turnout.data.description import Description, read_description
-from turnout.errors import UserError, nearest
+from turnout.errors import UserError, nearest, optional
 from turnout.experiment import Experiment, Stop
-from turnout.machine.optional import optional
 from turnout.machine.terminal import harmless
 from turnout.models import Model
 from turnout.running.charts.units import show
@@ -208,10 +207,10 @@ class RunGroup(InFolder):
     @property
     def variants(self) -> dict[str, list[Run]]:
         """The runs of each experiment by its name, one per seed."""
-        found: dict[str, list[Run]] = {}
+        by_variant: dict[str, list[Run]] = {}
         for name, run in self.runs.items():
-            found.setdefault(name.variant, []).append(run)
-        return found
+            by_variant.setdefault(name.variant, []).append(run)
+        return by_variant
 
     def final(self, metric: str) -> dict[str, list[float]]:
         """A metric at its last evaluation, for each experiment, one per seed."""

@@ -15,7 +15,7 @@ from rich.text import Text
 from turnout.errors import UserError
 from turnout.experiment import Experiment
 from turnout.machine.lock import locked
-from turnout.machine.terminal import Terminal, console
+from turnout.machine.terminal import console, print_line
 from turnout.machine.threads import cores
 from turnout.running.config.run_file import check_same, check_settings
 from turnout.running.display import Display
@@ -50,7 +50,7 @@ from turnout.running.result import Run, RunGroup, RunName
 from turnout.running.side_by_side import side_by_side
 from turnout.running.state import is_complete, state_of
 from turnout.running.tracking import NO_HOOKS, Hooks, OnRound, Tracker
-from turnout.runtimes.crew import KEPT
+from turnout.runtimes.crew import WORKERS
 
 
 class Options(TypedDict, total=False):
@@ -190,7 +190,7 @@ def run_planned(
                 delete_run(plan.out)
             refuse()  # another command may have begun here since
             write_plan(plan)
-        with KEPT.held(), display:
+        with WORKERS.reused(), display:
             messages: Iterator[Message] = side_by_side(work, jobs) if jobs > 1 else in_order(work)
             for message in messages_of(*work[0]) if raises else messages:
                 display.show(message)
@@ -266,7 +266,7 @@ def say_warnings(folder: Path) -> None:
     with suppress(UserError):  # no records
         for who, words in warnings_in(find_runs(folder)):
             line = f"warning ({who}): {words}" if who else f"warning: {words}"
-            Terminal(stderr=True, soft_wrap=True).print(Text(line, style="yellow"))
+            print_line(line, "yellow")
 
 
 @contextmanager
@@ -318,9 +318,9 @@ def ended_runs(plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path |
             failed.append(Failed(planned.name, "it had not begun", False))
             continue
         check_same(folder / "experiment.toml", planned.experiment)
-        found = state_of(folder)
-        if found.state == "failed":
-            failed.append(Failed(planned.name, found.why or "it failed", True, True))
-        elif found.state != "finished":
-            failed.append(Failed(planned.name, f"{found.done} of its {found.rounds} rounds were done", False, True))
+        state = state_of(folder)
+        if state.state == "failed":
+            failed.append(Failed(planned.name, state.why or "it failed", True, True))
+        elif state.state != "finished":
+            failed.append(Failed(planned.name, f"{state.done} of its {state.rounds} rounds were done", False, True))
     return Outcome(those_that_ended(plan, failed, data_dir), failed)

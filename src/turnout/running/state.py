@@ -84,12 +84,12 @@ def state_of(folder: Path) -> RunState:
 def _ended(folder: Path) -> dict[str, Any]:
     """What `state.json` says of how a run ended; nothing if it cannot be read or was not written by a run."""
     try:
-        found = read_json(folder / FILE, "the records still show how far it got")
+        written = read_json(folder / FILE, "the records still show how far it got")
     except (OSError, UserError):
         return {}
-    state, why, at = (found.get(name) for name in ("state", "why", "at"))
+    state, why, at = (written.get(name) for name in ("state", "why", "at"))
     is_time = isinstance(at, int | float) and 0 <= at < LATEST
-    return found if state in ENDS and isinstance(why, str | None) and is_time else {}
+    return written if state in ENDS and isinstance(why, str | None) and is_time else {}
 
 
 def is_complete(folder: Path, experiment: Experiment) -> bool:
@@ -101,8 +101,8 @@ def is_complete(folder: Path, experiment: Experiment) -> bool:
         or changed_settings(settings, experiment, ("title", "runtime"))
     ):
         return False
-    found = state_of(folder)
-    return found.state == "finished" and (found.why is not None or found.done == experiment.rounds)
+    state = state_of(folder)
+    return state.state == "finished" and (state.why is not None or state.done == experiment.rounds)
 
 
 def is_held(folder: Path) -> bool:
@@ -176,8 +176,8 @@ def listed_runs(folder: Path, each: bool = False) -> list[ListedRun]:
     """The runs below a folder, the latest first; `each`: runs made together one by one."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}: runs are made by turnout run, under runs/ if no --out is given")
-    found = [run for path in run_folders(folder) for run in _listed(path, each or path == folder)]
-    return sorted(found, key=lambda run: -run.when)
+    runs = [run for path in run_folders(folder) for run in _listed(path, each or path == folder)]
+    return sorted(runs, key=lambda run: -run.when)
 
 
 def listed_run(folder: Path) -> ListedRun:
@@ -227,6 +227,6 @@ def _together(path: Path, parts: Sequence[tuple[str, RunState]]) -> RunState:
     like = next((part for _, part in parts if part.value is not None), None)
     if like is None:
         return together
-    means = {variant: fmean(found) for variant, found in values.items()}
+    means = {variant: fmean(finals) for variant, finals in values.items()}
     best = max(means, key=lambda variant: means[variant] if like.higher else -means[variant])
     return replace(together, metric=f"{best}: {like.metric}", value=means[best], unit=like.unit)

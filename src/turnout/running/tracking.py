@@ -175,11 +175,11 @@ def flat(table: Mapping[str, Any], above: str = "") -> dict[str, str]:
     >>> flat({"rounds": 3, "world": {"data": {"kind": "digits"}}})
     {'rounds': '3', 'world.data.kind': 'digits'}
     """
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for name, value in table.items():
         here = f"{above}.{name}" if above else name
-        found |= flat(value, here) if isinstance(value, Mapping) else {here: str(value)}
-    return found
+        settings |= flat(value, here) if isinstance(value, Mapping) else {here: str(value)}
+    return settings
 
 
 # -- while a run is running

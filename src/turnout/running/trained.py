@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from turnout.data.description import Description, read_description
 from turnout.data.text_table import TextTable, as_number, read_tables
-from turnout.errors import Absent, UserError
+from turnout.errors import Absent, UserError, optional
 from turnout.experiment import Experiment
+from turnout.inputs import call
 from turnout.machine.files import replacing
-from turnout.machine.optional import optional
 from turnout.models import Model
 from turnout.running.config.hints import settable
 from turnout.running.config.read import build
@@ -34,7 +34,7 @@ from turnout.running.tracks.first_values import StandIn, fill, kept_values
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.rebuild import rebuild
 from turnout.settings import IN_FOLDER
-from turnout.tasks import Predictor, Standardised, scores_of
+from turnout.tasks import Predictor, Standardised
 from turnout.types import Tensors
 
 AT_ONCE = 4096  # rows to predict
@@ -42,8 +42,8 @@ AT_ONCE = 4096  # rows to predict
 
 def module_named(text: str | None) -> Model | None:
     """The model that `--module` names, read like `model` in an experiment file."""
-    found: Model | None = None if text is None else build(settable(Experiment)["model"], text, "--module")
-    return found
+    model: Model | None = None if text is None else build(settable(Experiment)["model"], text, "--module")
+    return model
 
 
 def trained_weights(
@@ -51,10 +51,10 @@ def trained_weights(
 ) -> Tensors:
     """The trained parameters and buffers by name."""
     if module is None:
-        found = _trained(experiment, folder, data_dir, client)
+        trained = _trained(experiment, folder, data_dir, client)
     else:  # which is refused if it is another model
-        found = trained_model(experiment, folder, data_dir, client, module)
-    inner = found.model if isinstance(found, Predictor) else found
+        trained = trained_model(experiment, folder, data_dir, client, module)
+    inner = trained.model if isinstance(trained, Predictor) else trained
     return {name: value.detach() for name, value in inner.state_dict().items()}
 
 
@@ -64,10 +64,10 @@ def trained_model(
     """The trained model; inside a `Predictor` if targets were standardised."""
     experiment = experiment if module is None else experiment.but(model=module)
     _refuse_absent(experiment, folder, "model")
-    found, kept = _trained(experiment, folder, data_dir, client), read_description(folder)
-    inner = found.model if isinstance(found, Predictor) else found
+    trained, kept = _trained(experiment, folder, data_dir, client), read_description(folder)
+    inner = trained.model if isinstance(trained, Predictor) else trained
     if not isinstance(inner, StandIn) or kept is None:
-        return found
+        return trained
     own = build_model(experiment.model, kept.input_shape, kept.classes, experiment.seed)
     own = with_all_sizes(own, kept.sample(2), experiment.seed)
     if (first := kept_values(folder, kept.mark)) is not None:
@@ -89,15 +89,15 @@ def _trained(experiment: Experiment, folder: Path, data_dir: Path | None, client
         track = rebuild(experiment, kept, first)
         if first is not None and not first.complete:
             first.refuse_other(track.first, folder)
-        found = read_state(track, folder, kept.mark)
+        state = read_state(track, folder, kept.mark)
     else:
         track = prepare(experiment, data_dir)
         number = None if client is None else track.data().client(client)
-        found = read_state(track, folder)
-    if found is None:
+        state = read_state(track, folder)
+    if state is None:
         raise UserError(f"{folder} has no checkpoint yet: wait until the run has written one")
     try:
-        return track.module(track.unpack(found.state), number)
+        return track.module(track.unpack(state.state), number)
     except RuntimeError as error:  # sizes that do not fit
         raise UserError(f"{folder} holds another model than this experiment's ({str(error)[:200]})") from error
 
@@ -199,7 +199,7 @@ def predict(model: nn.Module, kept: Description, path: Path, label: str | None, 
     table = read_tables(path, data_dir)
     x = _inputs_of(table, kept, label)
     with torch.no_grad():
-        output_SK = torch.cat([scores_of(model(part)) for part in x.split(AT_ONCE)])
+        output_SK = torch.cat([call(model, part) for part in x.split(AT_ONCE)])
     if output_SK.ndim != 2:
         raise UserError(f"this run's model gives {tuple(output_SK.shape[1:])} numbers per row, which is not a table")
     known, score = table.columns.get(label or ""), None

@@ -239,7 +239,9 @@ def description(text: str) -> Description:
         "words": Text(),
     }
     check(vars(found), schema)
-    if {found.input_type, found.target_type} - {"float32", "int64"}:
+    for name, (shape, _) in found.inputs.items():
+        check({"name": name, "shape": list(shape)}, {"name": Text(200, least=1, name=True), "shape": sizes})
+    if {found.input_type, found.target_type, *(kind for _, kind in found.inputs.values())} - {"float32", "int64"}:
         raise Refused("its samples are neither float32 nor int64")
     return found
 

@@ -1,8 +1,8 @@
 """Clients at work: their samples, the rows they keep, and a trainer for them.
 
-`ClientPool` works for a set of clients: all of them in this process (inprocess.py), a part of a cohort in another one,
-a single one on a device. It never sees the server: a download and an assignment go in, replies come out, and what the
-clients keep of a round is theirs once the server says that the replies were used.
+A `ClientPool` works for a set of clients: all of them in this process (inprocess.py), a part of a cohort in another
+process, a single one on a device. It never sees the server: it takes a download and an assignment, and returns replies.
+New rows are stored when the server has used the replies (`commit`).
 
 Shape letters: C, I any clients, R participants, c clients of a chunk.
 """
@@ -30,7 +30,7 @@ from turnout.engine.backprop import loss_by_hand
 from turnout.engine.job import Job, plain_sgd
 from turnout.engine.network import Network
 from turnout.engine.train import order_bytes
-from turnout.engine.trainers import make_trainer
+from turnout.engine.trainers import base_type, make_trainer
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, states_to_send
 from turnout.experiment import Algorithm
@@ -56,9 +56,11 @@ class ClientPool:
         self.federation = setup.data.to(self.place.device)
         first, place = setup.model, setup.place  # first values stay in the memory of the CPU
         states = {n: v.to(place.dtype) if v.is_floating_point() else v for n, v in first.states.items()}
-        module = first.module.to(place.device, place.dtype)
+        rounded = base_type(experiment.runtime.compute, first.module)
+        module = place.put_module(first.module, rounded)
         self.model = Model(module, first.layout, first.flat_P.to(place.dtype), states)
-        self.network = Network.of(self.model.module, self.model.layout, self.task.loss)
+        how = (getattr(self.task, "positions", None), getattr(self.task, "models_own", False))
+        self.network = Network.of(self.model.module, self.model.layout, self.task.loss, *how, rounded)
         self.drop_single = self.network.has_batch_statistics()
         self.probes = self.evaluate.recovery or self.evaluate.gradients or self.evaluate.activations
         rows = initial_rows(first.layout, self.model.flat_P, states, algorithm)
@@ -72,7 +74,6 @@ class ClientPool:
         world = experiment.world
         self.attackers = attackers_of(world.attack, world.attackers, self.federation.clients, self.seed)
         self.pending: tuple[Tensor, Tensors] | None = None  # clients and rows that are held for the last round
-        self._held = read_by_held(algorithm, self.store.initial)
 
     # -- a round
 
@@ -84,8 +85,8 @@ class ClientPool:
         client_R, t = asked.client_R, download.t
         state = self.state(client_R, download.states, download.outbox)
         if self.algorithm.newcomers == "calibrated":
-            place_I, found = self._calibrated(client_R, download.start, download.states, t)
-            state = state.with_statistics(place_I, found) if len(place_I) else state
+            place_I, statistics = self._calibrated(client_R, download.start, download.states, t)
+            state = state.with_statistics(place_I, statistics) if len(place_I) else state
         algorithm, hooks = self.algorithm, None
         if dense:
             algorithm = replace(algorithm, compression=Dense())
@@ -128,21 +129,22 @@ class ClientPool:
         )
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
-        """What clients say of their download whose work does not count: the model they held, and bytes of terms."""
-        rows = self.state(client_I, {}, Outbox(), lambda name: name in self._held or name.startswith("term/"))
+        """Reports of clients whose work does not count about their download: the model they held, and terms' bytes."""
+        wanted = ("term/", *(f"residual/{name}" for name in self.algorithm.compression.reported))
+        rows = self.state(client_I, {}, Outbox(), lambda name: name.startswith(wanted))
         held = Message(self.algorithm.compression.held(rows.residuals), torch.zeros_like(client_I))
         bytes_I = terms_bytes(self.algorithm.terms, download.term_states, rows.term_states, len(client_I))
         return Replies(client_I, held, report={"bytes_down": bytes_I})
 
     def keep(self, replies: Replies, rows: Tensors) -> None:
-        """Hold what clients would keep until it is known whether their replies are used."""
+        """Hold the clients' new rows until the server has decided which replies it uses."""
         good_R, client_R = replies.report["finite"], replies.client_R
         if not bool(good_R.all()):
             client_R, rows = client_R[good_R], {name: value[good_R.to(value.device)] for name, value in rows.items()}
         self.pending = (client_R, rows) if len(client_R) else None
 
     def commit(self, client_R: Tensor) -> None:
-        """What these clients kept of the last round is theirs now; what others kept is dropped."""
+        """Store the new rows of these clients; drop those of the others."""
         if self.pending is None:
             return
         (client_K, rows), self.pending = self.pending, None
@@ -159,8 +161,8 @@ class ClientPool:
         outbox: Outbox,
         wanted: Callable[[str], bool] = lambda name: True,
     ) -> ClientState:
-        """What these clients have of their own, after hearing what they were told; who is new begins with the average,
-        where it is among the states."""
+        """The rows of these clients after delivery of their messages. New clients start from the average of personal
+        layers if it is among the states."""
         rows = self.store.gather(client_C, wanted) if self.store.initial else {}
         state = state_from(rows, len(client_C), self.place.device)
         if self.algorithm.newcomers == "average":
@@ -170,9 +172,9 @@ class ClientPool:
     def _calibrated(
         self, client_C: Tensor, start: Callable[[Tensor], Tensor], states: Tensors, t: int
     ) -> tuple[Tensor, Tensors]:
-        """Which of these clients are new and so have statistics made for them, and those.
+        """The places of new clients, and BatchNorm statistics calibrated on their data.
 
-        `start` gives the shared parameters that some clients begin with.
+        `start` gives the shared parameters that some clients start from.
         """
         place_I = (~self.store.knows(client_C)).nonzero().squeeze(1)
         client_I, layout, place = client_C[place_I], self.model.layout, self.place
@@ -191,14 +193,12 @@ class ClientPool:
 
     def _samples(self, client_R: Tensor, t: int) -> Samples:
         samples = self.federation.train(client_R, t)
-        if samples.x.is_floating_point() and samples.x.dtype != self.place.dtype:
-            samples = replace(samples, x=samples.x.to(self.place.dtype))
-        return samples
+        return replace(samples, x=samples.x.to(self.place.dtype)) if samples.x.is_floating_point() else samples
 
     # -- leaving
 
     def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:
-        """What those of these clients who have rows say to the terms."""
+        """What clients that leave send to the terms; a client without rows sends nothing."""
         client_H = client_I[self.store.knows(client_I)]
         state = self.state(client_H, {}, Outbox(), lambda name: name.startswith("term/"))
         return departure_of(client_H, state, outbox, self.algorithm)
@@ -210,7 +210,7 @@ class ClientPool:
     # -- measuring
 
     def measure(self, asked: Measure) -> Measured:
-        """The one model where the server has all of it, and clients' own models, on clients' own test data."""
+        """Measure the global model, if the server has all of it, and clients' own models on their own test data."""
         central = central_model(self.model.layout, asked.shared_P, asked.states)
         values: dict[str, dict[str, float]] = {}
         for name, members in asked.central.items():
@@ -225,23 +225,23 @@ class ClientPool:
             own: Tensors = {}
         elif self.algorithm.makes_own:
             own = measure_own(workers, self.task, self.own_models(asked), samples)
-        else:  # everybody's own model is the same one
+        else:  # all clients have the same model
             own = measure_clients(workers, self.task, *self.model.whole(asked.shared_P, asked.states), samples)
         return Measured(values, common, own, self._noisy(asked.client_C))
 
     def _noisy(self, client_C: Tensor) -> Tensor | None:
-        """Whose training samples have noise; a device has one client, whatever its number is."""
+        """Which clients have noisy training samples; a device has data of one client only, whatever its number."""
         noisy_N: Tensor | None = getattr(self.federation, "noisy", None)
         return None if noisy_N is None else noisy_N[client_C if len(noisy_N) > 1 else torch.zeros_like(client_C)]
 
     def own_models(self, asked: Measure) -> Models:
-        """Clients' models as they would begin the next round: what is shared, with what is their own."""
+        """Clients' models as they would start the next round: shared and personal parameters."""
         layout, terms = self.model.layout, [term for term in self.algorithm.terms if isinstance(term, PersonalModel)]
         sent = states_to_send(asked.states, self.algorithm.newcomers)
         wanted = ("personal", "state/", *(f"term/{term.name}/" for term in terms))
-        new_I, found = asked.client_C[:0], Tensors()
+        new_I, calibrated = asked.client_C[:0], Tensors()
         if self.algorithm.newcomers == "calibrated":
-            new_I, found = self._calibrated(asked.client_C, asked.start_of, asked.states, asked.t)
+            new_I, calibrated = self._calibrated(asked.client_C, asked.start_of, asked.states, asked.t)
 
         def models(place_c: Tensor) -> tuple[Tensor, Tensors]:
             client_c = asked.client_C[place_c]
@@ -249,7 +249,7 @@ class ClientPool:
             here_c = torch.isin(place_c.cpu(), new_I)
             if bool(here_c.any()):
                 at_i = torch.searchsorted(new_I, place_c.cpu()[here_c])
-                statistics = {name: value[at_i.to(value.device)] for name, value in found.items()}
+                statistics = {name: value[at_i.to(value.device)] for name, value in calibrated.items()}
                 state = state.with_statistics(here_c.nonzero().squeeze(1), statistics)
             shared = {n: asked.states[n].expand(len(place_c), *asked.states[n].shape) for n in layout.shared_states}
             flat = state.start(asked.start_of(client_c))
@@ -263,7 +263,7 @@ class ClientPool:
     def mean_gradient(
         self, flat_P: Tensor, states: Tensors, client_C: Tensor, share_C: Tensor, t: int
     ) -> Tensor | None:
-        """The mean of these clients' gradients, by shares, over all columns; None: nobody."""
+        """The mean of these clients' gradients, by shares, over all columns; None without clients."""
         if not len(client_C):
             return None
         samples = self.federation.train(client_C, t)
@@ -274,7 +274,7 @@ class ClientPool:
         samples = self.federation.train(client_C, t)
         return measure_clients(self.trainer.workers, self.task, flat_P, states, samples)["loss"]
 
-    # -- what it takes
+    # -- resources
 
     def describe(self) -> dict[str, Any]:
         """The device, and how the work is cut up."""
@@ -296,9 +296,12 @@ class ClientPool:
         some_C = torch.arange(min(self.federation.clients, LOOKED_AT))
         most_C = self.federation.examples(some_C).cpu().sort(descending=True).values[:cohort]
         alone = self.network.has_batch_statistics()
+        bases = {p.data_ptr(): p.nbytes for p in [*self.model.module.parameters(), *self.network.module.parameters()]
+                 if not p.requires_grad}  # fmt: skip
         return {
             "cohort": (int(matrices * layout.width + beside) * width + self.store.row_bytes) * cohort,
             "model": (COPIES + trainer.threads) * layout.width * width,
+            "base": sum(bases.values()),
             "training": trainer.step_bytes(cohort, algorithm.local.optimizer),
             "batches": order_bytes(most_C, algorithm.local, alone, trainer.threads),
             "client state": self.store.row_bytes * ever,
@@ -316,10 +319,9 @@ class ClientPool:
 
 
 def departure_of(client_H: Tensor, state: ClientState, outbox: Outbox, algorithm: Algorithm) -> Departure:
-    """What clients say to the terms when they leave, from what they kept and what they have not heard yet.
+    """What clients send to the terms when they leave, from their rows and undelivered messages.
 
-    A pure function: a device that leaves sends what it kept for the terms, and the server, which knows what it told
-    them, works this out.
+    A pure function: a real device sends only its rows, and the server, which has the messages, computes the rest.
     """
     terms, mine = algorithm.terms, state.notified(client_H, outbox.among(client_H), algorithm.terms).term_states
     return Departure(
@@ -340,35 +342,10 @@ def _first_with_data(federation: Federation) -> Tensor:
 
 
 def data_bytes(federation: Federation) -> int:
-    """What the samples take that lie in memory, and whose they are; what is shared counts once."""
+    """Bytes of the samples in memory and of the lists of their owners; shared memory counts once."""
     rows = [getattr(getattr(federation, name, None), "row_R", None) for name in ("train_rows", "test_rows")]
     named = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
     central = getattr(federation, "central", None)
-    found = [*named, *rows, *(central if isinstance(central, tuple) else ())]
-    storages = [value.untyped_storage() for value in found if isinstance(value, Tensor)]
+    values = [*named, *rows, *(central if isinstance(central, tuple) else ())]
+    storages = [value.untyped_storage() for value in values if isinstance(value, Tensor)]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-
-
-class Watched(dict[str, Tensor]):
-    """Rows that remember which of them were read; who goes through all of them has read all."""
-
-    def __init__(self, rows: Tensors):
-        super().__init__(rows)
-        self.names: set[str] = set()
-
-    def __getitem__(self, name: str) -> Tensor:
-        self.names.add(name)
-        return super().__getitem__(name)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("items", "values", "keys", "get"):
-            self.names.update(dict.keys(self))
-        return super().__getattribute__(name)
-
-
-def read_by_held(algorithm: Algorithm, initial: Tensors) -> set[str]:
-    """Which rows of the store say what model a client holds: residuals themselves, as large as the model, do not."""
-    mark = "residual/"
-    rows = Watched({n.removeprefix(mark): v[None] for n, v in initial.items() if n.startswith(mark)})
-    algorithm.compression.held(rows)
-    return {mark + name for name in rows.names}

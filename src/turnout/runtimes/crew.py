@@ -1,8 +1,8 @@
 """Workers in other processes, for torch.distributed and Ray alike: start them, deal out parts, repeat, end.
 
-`RemoteWorkers` deals the parts of a cohort out and collects the answers; a `WorkerGroup` carries trees to its workers
-and back (processes.py, ray.py); `Hand` is a worker in its own process. Workers remember nothing between parts
-(parted.py), so a part whose worker has died can be given to another. Groups may serve several runs (`KEPT`).
+`RemoteWorkers` deals out the parts of a cohort and collects the answers; a `WorkerGroup` carries trees to its workers
+and back (processes.py, ray.py); `LazyWorker` is a worker in its own process. Workers keep no state between parts
+(parted.py), so a part whose worker has died can be given to another. Groups may serve several runs (`WORKERS`).
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from turnout.types import State
 TRIES = 4  # a part that so many workers have died over is the cause, not the machines
 
 
-class Kept:
-    """What runtimes start and several runs can use: processes, a Ray cluster; by name.
+class SharedGroups:
+    """Worker groups by name, which several runs can use: processes, actors on a Ray cluster.
 
-    A runtime asks for it when there is work and lets go of it when its run has ended. Within `held()` it then stays
-    for the next run, and ends with the block; otherwise it ends at once.
+    A runtime gets a group when there is work, and releases it when its run has ended. Within `reused()` the group is
+    then kept for the next run and ends with the block; otherwise it ends at once.
     """
 
     def __init__(self) -> None:
-        self._things: dict[str, tuple[Any, Callable[[Any], None]]] = {}
-        self._holders = 0
+        self._groups: dict[str, tuple[Any, Callable[[Any], None]]] = {}
+        self._blocks = 0
 
-    def started(self, name: str, start: Callable[[], Any], end: Callable[[Any], None]) -> Any:
-        """What has this name, or what `start()` makes; `end(it)` is called when no run needs it any more."""
-        if name not in self._things:
-            self._things[name] = start(), end
-        return self._things[name][0]
+    def get(self, name: str, start: Callable[[], Any], end: Callable[[Any], None]) -> Any:
+        """The group of this name, started by `start()` if there is none; `end(group)` ends it."""
+        if name not in self._groups:
+            self._groups[name] = start(), end
+        return self._groups[name][0]
 
-    def let_go(self, name: str) -> None:
-        """A run that used it has ended."""
-        if not self._holders:
+    def release(self, name: str) -> None:
+        """A run that used the group has ended."""
+        if not self._blocks:
             self.end(name)
 
     def end(self, name: str) -> None:
-        """End it now, also within `held()`: it is broken, or the block has ended."""
-        if name in self._things:
-            thing, end = self._things.pop(name)
-            end(thing)
+        """End the group now, also within `reused()`."""
+        if name in self._groups:
+            group, end = self._groups.pop(name)
+            end(group)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """What is started within this block serves all runs in it."""
-        self._holders += 1
+    def reused(self) -> Iterator[None]:
+        """Groups that are started within this block serve all runs in it."""
+        self._blocks += 1
         try:
             yield
         finally:
-            self._holders -= 1
-            if not self._holders:
-                for name in reversed(list(self._things)):
+            self._blocks -= 1
+            if not self._blocks:
+                for name in reversed(list(self._groups)):
                     self.end(name)
 
 
-KEPT = Kept()
+WORKERS = SharedGroups()
 
 
 class WorkerLost(Exception):
@@ -78,35 +78,38 @@ class WorkerGroup(Protocol):
     settled: bool
 
     def ready(self) -> int:
-        """Into how many parts the next cohort is cut."""
+        """Number of parts that the next cohort is cut into."""
 
     def open(self, kind: type, setup: Any, compute: InProcess) -> None:
-        """A run begins, whose workers are `kind(setup, compute)`."""
+        """Begin a run whose workers are `kind(setup, compute)`."""
 
     def share(self, what: str, common: State, parts: int) -> None:
-        """Send what all parts of the next question have in common."""
+        """Send what all parts of the next task have in common; `what` is the method that workers call."""
 
     def is_free(self) -> bool:
-        """Whether a worker can take a part; waits for one where none has a part."""
+        """Whether a worker can take a part; waits for one if no worker is busy."""
 
     def give(self, i: int, part: State) -> None:
         """Send part i to a free worker."""
 
     def collect(self) -> tuple[int, State | WorkerLost]:
-        """The next part that is done, with its answer; or that its worker has died over it."""
+        """The number of the next part that is done, and its answer; or `WorkerLost` if its worker has died."""
 
     def end(self) -> None: ...
 
 
 @dataclass
 class RemoteWorkers:
-    """Workers elsewhere for one run, each `kind(setup(), compute)`: started when there is work for them.
+    """Workers in other processes for one run, each `kind(setup(), compute)`; they are started at the first task.
 
-    name     of the group, by which several runs share it
+    name     name of the group, under which several runs share it
     start    starts the group
-    about    what a run's description says of it
-    here     how many parts (0 or 1) this process does itself
-    copies   how often the data lies in the memory of this machine
+    kind     class of a worker
+    setup    makes what a worker is made from
+    compute  how a worker computes
+    about    entries for the description of a run
+    here     number of parts (0 or 1) that this process does itself
+    copies   number of copies of the data in the memory of this machine
     """
 
     name: str
@@ -125,16 +128,16 @@ class RemoteWorkers:
 
     @property
     def group(self) -> WorkerGroup:
-        """The processes, ready for this run."""
-        group: WorkerGroup = KEPT.started(self.name, self.start, lambda group: group.end())
+        """The group, ready for this run."""
+        group: WorkerGroup = WORKERS.get(self.name, self.start, lambda group: group.end())
         if not self.is_open:
             self.is_open = True
             group.open(self.kind, self.setup(), self.compute)
         return group
 
     def each(self, what: str, common: State, parts: Sequence[State], meanwhile: Callable[[], None]) -> list[State]:
-        """The answers of workers to `what` (a method of theirs), one for each part; `meanwhile()` is called once, while
-        they work. A part whose worker has died is given to another one."""
+        """Call the workers' method `what` on each part, and return the answers. `meanwhile()` is called once, while
+        they work. A part whose worker has died is given to another worker."""
         if not parts:
             meanwhile()
             return []
@@ -153,22 +156,22 @@ class RemoteWorkers:
             give_out()
             meanwhile()
             while len(answers) < len(parts):
-                i, found = group.collect()
-                if not isinstance(found, WorkerLost):
-                    answers[i] = found
-                    if "mistake" in found:
-                        raise UserError(found["mistake"])
-                    if "error" in found:
-                        raise RuntimeError(f"in another process: {found['error']}")
+                i, answer = group.collect()
+                if not isinstance(answer, WorkerLost):
+                    answers[i] = answer
+                    if "mistake" in answer:
+                        raise UserError(answer["mistake"])
+                    if "error" in answer:
+                        raise RuntimeError(f"in another process: {answer['error']}")
                 elif tries[i] == TRIES:
-                    raise UserError(f"{TRIES} workers have died over one part of a round: {found}")
+                    raise UserError(f"{TRIES} workers have died over one part of a round: {answer}")
                 else:
                     waiting.append(i)
                 give_out()
             group.settled = True
-        except BaseException as error:  # the workers are in the middle of something
+        except BaseException as error:  # the workers are still busy
             self.is_open = False
-            KEPT.end(self.name)
+            WORKERS.end(self.name)
             if isinstance(error, WorkerLost):
                 advice = "what is on the disk is complete: resume with --resume (Python: resume=True)"
                 raise UserError(f"{error}; {advice}") from None
@@ -179,11 +182,11 @@ class RemoteWorkers:
         """The run has ended."""
         if self.is_open:
             self.is_open = False
-            KEPT.let_go(self.name)
+            WORKERS.release(self.name)
 
 
-class Hand:
-    """The worker of a run in its own process, made by `make()` when the first part comes."""
+class LazyWorker:
+    """The worker of a run in its own process, made by `make()` when it receives its first part."""
 
     def __init__(self, make: Callable[[], Any]):
         self._make: Callable[[], Any] | None = make
@@ -193,8 +196,8 @@ class Hand:
         try:
             if self._make is not None:
                 self._worker, self._make = self._make(), None
-            found: State = getattr(self._worker, what)(common, part)
-            return found
+            answer: State = getattr(self._worker, what)(common, part)
+            return answer
         except UserError as mistake:
             return {"mistake": str(mistake)}
         except Exception:

@@ -1,6 +1,6 @@
 """The default runtime: every client of a cohort simulated in this process, vectorised.
 
-It draws who turns up, lets `ClientPool` train only those whose work counts, and keeps what they keep.
+It draws the turnout, trains only clients whose work counts (`ClientPool`), and keeps their rows.
 
 Shape letters: C clients of the cohort, R participants.
 """
@@ -31,7 +31,7 @@ from turnout.world.participation import finished
 
 
 class SimulatedWorld:
-    """What every simulation draws and counts, whatever it federates: sample counts, events, who turns up."""
+    """What every simulation draws and counts, on any track: sample counts, events, turnout."""
 
     def __init__(self, experiment: Experiment, federation: Federation, calendar: Calendar):
         self.experiment, self.federation, self.calendar = experiment, federation, calendar
@@ -41,16 +41,16 @@ class SimulatedWorld:
         self.attackers = attackers_of(world.attack, world.attackers, federation.clients, experiment.seed)
 
     def examples(self, client_C: Tensor) -> Tensor:
-        """As clients claim."""
+        """Training samples that each client claims to have."""
         held_C = self.held(client_C)
         return held_C if self.attackers is None else self.attackers.claimed_examples(client_C, held_C)
 
     def held(self, client_C: Tensor) -> Tensor:
-        """Training samples each client really has."""
+        """Training samples that each client really has."""
         return self.federation.examples(client_C).cpu()
 
     def mean_examples(self, members: Members) -> float:
-        """The population is counted once; from then on those who are in or out of it."""
+        """The members' mean sample count. The population is counted once, later only clients added or removed."""
         if self._total is None:
             self._total = int(self.examples(torch.arange(members.population)).sum())
         moved = int(self.examples(members.added_J).sum()) - int(self.examples(members.removed_L).sum())
@@ -63,19 +63,19 @@ class SimulatedWorld:
         return self.calendar.by_round.get(t, ())
 
     def noted(self) -> Extra:
-        """A simulation has nothing to tell beside its turnout."""
+        """A simulation has no further entries."""
         return {}
 
     def fractions(self, client_C: Tensor, t: int) -> Tensor:
-        """What part of the work asked for each client has time for; 0: it does not turn up."""
+        """Fraction of the work that each client finishes; 0: it does not turn up."""
         participation, full_work = self.experiment.world.participation, self.experiment.algorithm.local.full_work
         return finished(participation, client_C, t, full_work, self.seed, self.groups)
 
 
 class Simulated(SimulatedWorld):
-    """What every simulated runtime of the weight track draws: turnout, and the work of those who count.
+    """What every simulated runtime of the weight track draws: the turnout, and the work that counts.
 
-    unfinished  what clients say of their download; a runtime asks them
+    unfinished  reports of clients about their download, made by the runtime
     """
 
     unfinished: Callable[[Tensor, Download], Replies]
@@ -88,7 +88,7 @@ class Simulated(SimulatedWorld):
         self.timing = None if devices is None else Timing.of(setup, devices)
 
     def plan(self, client_C: Tensor, download: Download) -> tuple[Turnout, Assignment | None]:
-        """Draw who turns up (with devices, in the time there is), and give work to those whose work counts, most first;
+        """Draw the turnout (with devices, within the time limit), and assign the work that counts, most steps first;
         None: no work counts."""
         turnout, steps_C = self.turn_out(client_C, download.t)
         if self.timing is not None:
@@ -100,12 +100,12 @@ class Simulated(SimulatedWorld):
         return turnout, assign_work(self.algorithm, turnout, steps_C)
 
     def turn_out(self, client_C: Tensor, t: int) -> tuple[Turnout, Tensor]:
-        """Who turns up with how much work, and how many steps that is."""
+        """The turnout, and the local steps of each client."""
         finished_C, local = self.fractions(client_C, t), self.algorithm.local
         return turn_out(client_C, finished_C, self.held(client_C), local, self.drop_single)
 
     def full_work(self, client_C: Tensor, t: int) -> Assignment:
-        """Complete work for all who have samples."""
+        """Complete work for all clients that have samples."""
         everything_C = torch.ones(len(client_C), dtype=torch.float64)
         examples_C = self.held(client_C)
         _, steps_C = turn_out(client_C, everything_C, examples_C, self.algorithm.local, self.drop_single)
@@ -115,7 +115,7 @@ class Simulated(SimulatedWorld):
 
 
 class InProcessRuntime(Simulated):
-    """Simulated clients of a `ClientPool` that is called directly; it may have part of the work done elsewhere."""
+    """Simulated clients of a `ClientPool`, which may give part of the work to other processes."""
 
     def __init__(self, setup: Setup, clients: ClientPool | None = None):
         super().__init__(setup)
@@ -144,22 +144,23 @@ class InProcessRuntime(Simulated):
         self.clients.commit(client_R)
 
     def gradient(self, shared_P: Tensor, states: Tensors, client_C: Tensor, share_C: Tensor, t: int) -> Tensor | None:
-        """What is personal has its first values, as in the model that is evaluated."""
+        """Personal parameters have their initial values, as in the model that is evaluated."""
         clients, here_C = self.clients, self.turn_out(client_C, t)[0].present_C
         flat_P, own = clients.model.with_first_values(shared_P, states)
-        found_P = clients.mean_gradient(flat_P, own, client_C[here_C], share_C[here_C], t)
-        if found_P is not None and not bool(torch.isfinite(found_P).all()):  # a loss that is no number is no answer
+        gradient_P = clients.mean_gradient(flat_P, own, client_C[here_C], share_C[here_C], t)
+        if gradient_P is not None and not bool(torch.isfinite(gradient_P).all()):
+            # leave out clients whose loss is not finite
             here_C[here_C.clone()] = torch.isfinite(clients.losses(flat_P, own, client_C[here_C], t))
-            found_P = clients.mean_gradient(flat_P, own, client_C[here_C], share_C[here_C], t)
-        return None if found_P is None else found_P[: self.layout.shared]
+            gradient_P = clients.mean_gradient(flat_P, own, client_C[here_C], share_C[here_C], t)
+        return None if gradient_P is None else gradient_P[: self.layout.shared]
 
     def load(self, run: str, folder: Path, files: list[str]) -> None:
         self.clients.load(folder, files)
 
     def durable(self, t: int) -> None:
-        """Rows go back to files that the checkpoint names: nothing else has to be kept."""
+        """Nothing to do: the checkpoint names all files that a resumed run needs."""
 
-    # -- what only a simulation can be asked
+    # -- questions that only a simulation can answer
 
     def would_send(self, client_C: Tensor, download: Download) -> tuple[Tensor, Tensor]:
         asked = self.full_work(client_C, download.t)

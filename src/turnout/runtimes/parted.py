@@ -1,11 +1,11 @@
 """Parts of a cohort for workers elsewhere: what the server's side and a worker's side have in common.
 
-The server's process holds what clients keep, draws who turns up, and deals the work out; the rows of those who work
-travel with their part and come back with their replies. A worker has the data and a trainer, and remembers nothing from
-one part to the next: any worker can do any part, and do it again. Whatever goes between them is a tree of tensors and
-plain values, as in wire.py; ray.py and processes.py carry it.
+The server's process holds the rows that clients keep, draws the turnout, and deals out the work. The rows of clients
+that work travel with their part, and return with their replies. A worker has the data and a trainer, and keeps no
+state between parts: any worker can do any part, also twice. What travels is a tree of tensors and plain values
+(wire.py), carried by ray.py and processes.py.
 
-Shape letters: R participants, K those of them who have rows, C clients that are measured.
+Shape letters: R participants, K participants that have rows, C clients that are measured.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TOGETHER = ("t", "lr", "shared", "states", "term_states")  # of a download: the 
 
 
 def dealt(clients: int, workers: int) -> list[Tensor]:
-    """Who works where: places in the list, dealt out one by one, so that long and short work is spread evenly.
+    """The places of clients in the list, dealt out to workers one by one, so that long and short work is spread evenly.
 
     >>> dealt(5, 2)
     [tensor([0, 2, 4]), tensor([1, 3])]
@@ -46,7 +46,7 @@ def dealt(clients: int, workers: int) -> list[Tensor]:
 
 
 class NoWorkers:
-    """The process that asks does all the work itself."""
+    """Stands for workers where this process does all the work itself."""
 
     here = parts = copies = 1
     about: ClassVar[dict[str, Any]] = {}
@@ -60,9 +60,9 @@ class NoWorkers:
 
 
 class PartedPool(ClientPool):
-    """The server's side: a pool that has parts of a cohort worked on elsewhere.
+    """The server's side: a pool that gives parts of a cohort to workers.
 
-    `beyond`: the seconds that the last cohort took beyond the training of its slowest part.
+    beyond  seconds that the last cohort took beyond the training of its slowest part
     """
 
     beyond: float = 0.0
@@ -81,7 +81,7 @@ class PartedPool(ClientPool):
             own = {name: value for name, value in tree.items() if name not in TOGETHER}
             rest = {"asked": wire.assignment_tree(part), "dense": dense}
             parts.append({"own": own, **rest, **self._kept(part.client_R)})
-        found: list[tuple[Replies, Tensors]] = []
+        results: list[tuple[Replies, Tensors]] = []
         seconds: list[float] = []
         device = self.place.device
 
@@ -89,25 +89,25 @@ class PartedPool(ClientPool):
             for place in places[: self.workers.here]:
                 began = time.perf_counter()
                 replies, rows = super(PartedPool, self).work(download, asked.take(place), dense)
-                found.append((replies, {} if dense else rows))
+                results.append((replies, {} if dense else rows))
                 seconds.append(time.perf_counter() - began)
 
         for answer in self.workers.each("work", common, parts, meanwhile):
             replies = wire.replies_of(wire.placed(answer["replies"], device, ("tensors", "states", "uploads", "hints")))
-            found.append((replies, flatten(answer["rows"])[0]))
+            results.append((replies, flatten(answer["rows"])[0]))
             seconds.append(answer["seconds"])
         order = torch.cat(places).argsort()
-        replies = Replies.join([replies for replies, _ in found]).take(order)
+        replies = Replies.join([replies for replies, _ in results]).take(order)
         self.beyond = time.perf_counter() - start - max(seconds)
-        return replies, _joined([rows for _, rows in found], order)
+        return replies, _joined([rows for _, rows in results], order)
 
     def _kept(self, client_R: Tensor, names: tuple[str, ...] = ("",)) -> State:
-        """Who of these clients has rows, and those."""
+        """Those of these clients that have rows, and the rows."""
         client_K = client_R[self.store.knows(client_R)]
         return {"client": client_K, "rows": self.store.gather(client_K, lambda name: name.startswith(names))}
 
     def measure(self, asked: Measure) -> Measured:
-        """The one model here, and clients one by one where they would work."""
+        """Measure the global model here, and clients' own models where they would work."""
         if not (asked.common or asked.own):
             return super().measure(asked)
         central, alone = replace(asked, common=False, own=False), replace(asked, central={})
@@ -120,18 +120,18 @@ class PartedPool(ClientPool):
             own = {n: v for n, v in wire.measure_tree(alone, client_c).items() if n not in common}
             with_rows_c = client_c if asked.own and self.algorithm.makes_own else client_c[:0]
             parts.append({"own": own, **self._kept(with_rows_c, ("personal", "state/", *terms))})
-        one, found = list[Measured](), list[Measured]()
+        one, measured = list[Measured](), list[Measured]()
 
         def meanwhile() -> None:
             one.append(super(PartedPool, self).measure(central))
             for place in places[: self.workers.here]:
-                found.append(super(PartedPool, self).measure(replace(alone, client_C=asked.client_C[place])))
+                measured.append(super(PartedPool, self).measure(replace(alone, client_C=asked.client_C[place])))
 
         answers = self.workers.each("measure", common, parts, meanwhile)
-        found += [wire.measured_of(answer) for answer in answers]
+        measured += [wire.measured_of(answer) for answer in answers]
         order = torch.cat(places).argsort()
-        values, personal = (_joined([getattr(part, name) for part in found], order) for name in ("common", "own"))
-        noisy = [part.noisy_C for part in found if part.noisy_C is not None]
+        values, personal = (_joined([getattr(part, name) for part in measured], order) for name in ("common", "own"))
+        noisy = [part.noisy_C for part in measured if part.noisy_C is not None]
         return Measured(one[0].central, values, personal, torch.cat(noisy)[order] if noisy else None)
 
     def close(self) -> None:
@@ -141,42 +141,42 @@ class PartedPool(ClientPool):
         return super().describe() | self.workers.about
 
     def memory(self, cohort: int, ever: int) -> dict[str, int]:
-        found = super().memory(cohort, ever)
-        return found | {"data": found["data"] * self.workers.copies}
+        needed = super().memory(cohort, ever)
+        return needed | {"data": needed["data"] * self.workers.copies}
 
 
 class Worker:
-    """The other side: `ClientPool` without a memory, asked by trees."""
+    """A worker's side: a `ClientPool` that receives its clients' rows with each part."""
 
     def __init__(self, setup: Setup, compute: InProcess):
         place = place_of(compute)
         self.clients = ClientPool(replace(setup, experiment=setup.experiment.but(runtime=compute), place=place))
 
     def work(self, common: State, part: State) -> State:
-        """What those of a part send, and what they would keep."""
+        """The replies of the clients of a part, and the rows they would keep."""
         asked, device = wire.assignment_of(part["asked"]), self.clients.place.device
         tree = wire.placed(common | part["own"], device, ("shared", "states", "term_states", "start"))
         download = wire.download_of(tree)
-        self._remember(part)
+        self._store(part)
         start = time.perf_counter()
         replies, rows = self.clients.work(download, asked, part["dense"])
         kept = {} if part["dense"] else rows
         return {"replies": wire.replies_tree(replies), "rows": kept, "seconds": time.perf_counter() - start}
 
     def measure(self, common: State, part: State) -> State:
-        """Models of some clients, one by one."""
+        """Measure the models of some clients, one by one."""
         tree = wire.placed(common | part["own"], self.clients.place.device, ("shared", "states", "start"))
-        self._remember(part)
+        self._store(part)
         return wire.measured_tree(self.clients.measure(wire.measure_of(tree)))
 
-    def _remember(self, part: State) -> None:
-        """The rows of a part, and no others."""
+    def _store(self, part: State) -> None:
+        """Store the rows of a part, and no others."""
         self.clients.store.clear()
         self.clients.store.scatter(part["client"], flatten(part["rows"])[0])
 
 
 def _joined(parts: Sequence[Tensors], order: Tensor) -> Tensors:
-    """Rows of several parts, in the order of the whole; they may have come from different devices."""
+    """Rows of several parts, in the order of the cohort; parts may be on different devices."""
     return {
         name: torch.cat([part[name].to(first.device) for part in parts])[order.to(first.device)]
         for name, first in parts[0].items()
@@ -191,14 +191,14 @@ def workers_of(settings: Processes | Ray, kind: type, setup: Callable[[], Any]) 
 
 
 def in_parts(setup: Setup) -> InProcessRuntime:
-    """A runtime that deals parts of each cohort out."""
+    """A runtime that gives parts of each cohort to workers."""
     settings = setup.experiment.runtime
     if isinstance(settings, Processes):
         settings = divided(settings)
         setup = replace(setup, experiment=setup.experiment.but(runtime=settings))
     assert isinstance(settings, Processes | Ray)
 
-    def for_workers() -> Setup:  # the module where any process can read it
+    def for_workers() -> Setup:  # on the CPU, where any process can read it
         model, cpu = setup.model, torch.device("cpu")
         module, states = copy.deepcopy(model.module).to(cpu), wire.placed(model.states, cpu)
         return replace(setup, model=Model(module, model.layout, model.flat_P.cpu(), states))
@@ -210,7 +210,7 @@ RUNTIMES: dict[type, Callable[[Setup], Runtime]] = {InProcess: InProcessRuntime,
 
 
 def open_runtime(settings: Any, setup: Setup) -> Runtime:
-    """The runtime that settings name: one of the table, or what the `open(setup)` of one's own settings makes."""
+    """The runtime that settings name: one of the table, or the result of `open(setup)` of a user's own settings."""
     if type(settings) in RUNTIMES:
         return RUNTIMES[type(settings)](setup)
     if hasattr(settings, "open"):

@@ -18,8 +18,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.machine.threads import cores, script_left_alone
-from turnout.runtimes.crew import Hand, RemoteWorkers, WorkerLost
+from turnout.runtimes.crew import LazyWorker, RemoteWorkers, WorkerLost
 from turnout.runtimes.wire import read_tree, write_tree
 from turnout.settings import InProcess, Processes
 from turnout.types import State
@@ -42,7 +42,7 @@ CANNOT_TRAVEL = (
 )
 PATIENCE = datetime.timedelta(days=1)  # for a process that is silent; one that has ended is noticed at once
 START_SECONDS = 120.0
-FEW_FILES = "if there are too few open files (ulimit -n), allow more"
+OPEN_FILES, FILES_EACH = 32, 3  # connections and files of this process, and more for each process
 HOST = "127.0.0.1"
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -56,13 +56,13 @@ def process_workers(settings: Processes, kind: type, setup: Callable[[], Any]) -
             raise UserError("torchrun runs this program in every process, and only the first has the experiment: use "
                           "torchrun -m turnout run, or runtime.kind = 'processes' without torchrun")  # fmt: skip
         if size != number:
-            raise UserError(f"torchrun has started {size} processes, and runtime.number is {number}: say the same")
+            raise UserError(f"torchrun has started {size} processes, but runtime.number is {number}: make them equal")
     about, copies = {"processes": number}, on_this_machine(settings)
     return RemoteWorkers(GROUP, lambda: opened(number), kind, setup, settings.compute, about, here=1, copies=copies)
 
 
 def divided(settings: Processes) -> Processes:
-    """The same with the cores of a machine divided among its processes, unless the settings say how many threads."""
+    """The settings with the cores of a machine divided among its processes, unless they set the number of threads."""
     return replace(settings, compute=settings.compute.on_threads(max(1, cores() // on_this_machine(settings))))
 
 
@@ -75,10 +75,10 @@ def opened(number: int) -> Ranks:
 
 
 class Ranks:
-    """This process among those of torch.distributed. Rank 0 is the server's; the others wait for what it tells all.
+    """This process in a group of torch.distributed. Rank 0 is the server's; the others wait for its orders.
 
     others   the processes that this one has started itself
-    settled  whether the others wait for the first; otherwise they are killed at the end
+    settled  whether the others wait for orders; otherwise they are killed at the end
     """
 
     def __init__(self, rank: int, size: int, others: Sequence[subprocess.Popen[bytes]] = ()):
@@ -99,11 +99,11 @@ class Ranks:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise UserError(CANNOT_TRAVEL.format(error)) from error
         given = torch.frombuffer(bytearray(written.getbuffer()), dtype=torch.uint8)
-        self._tell_all({"what": "open", "setup": given})
+        self._send_all({"what": "open", "setup": given})
 
     def share(self, what: str, common: State, parts: int) -> None:
         self._given.clear()
-        self._tell_all({"what": what, "parts": parts, "common": common})
+        self._send_all({"what": what, "parts": parts, "common": common})
 
     def is_free(self) -> bool:
         return True  # a cohort is cut into as many parts as there are processes
@@ -116,7 +116,7 @@ class Ranks:
         i = self._given.popleft()
         return i, self.receive(i + 1)
 
-    def _tell_all(self, tree: State) -> None:
+    def _send_all(self, tree: State) -> None:
         write_tree(tree, self._over(lambda value: dist.broadcast(value, 0)), self._by_gpu)
 
     # -- all processes
@@ -127,19 +127,19 @@ class Ranks:
     def receive(self, source: int) -> State:
         return read_tree(self._over(lambda value: dist.recv(value, source)))
 
-    def hear(self) -> State:
-        """What the first process tells all others."""
+    def receive_order(self) -> State:
+        """What the first process sends to all others."""
         return read_tree(self._over(lambda value: dist.broadcast(value, 0)))
 
     def _over(self, carry: Callable[[Tensor], Any]) -> Callable[[Tensor], None]:
-        """Carries a tensor; raises `WorkerLost` if another process has ended."""
+        """`carry`, but it raises `WorkerLost` if another process has ended."""
 
         def carried(value: Tensor) -> None:
             try:
                 carry(value)
             except RuntimeError as error:
                 self.settled = False
-                time.sleep(0.1)  # the system may close a connection before it says that the process has ended
+                time.sleep(0.1)  # the system may close a connection before it reports that the process has ended
                 codes = {i + 2: code for i, process in enumerate(self.others) if (code := process.poll()) is not None}
                 who = ", ".join(f"process {i} of {self.size} has ended ({_way(code)})" for i, code in codes.items())
                 first_line = str(error).splitlines()[0][:160]
@@ -148,10 +148,10 @@ class Ranks:
         return carried
 
     def end(self) -> None:
-        """Let the others end; kill them where one has ended already or is in the middle of something."""
+        """End the other processes; kill them if one has ended already or is still busy."""
         if self.settled and self.rank == 0:
             with suppress(WorkerLost):
-                self._tell_all({"what": "end"})
+                self._send_all({"what": "end"})
         with suppress(RuntimeError):
             dist.destroy_process_group()
         for process in self.others:
@@ -172,9 +172,10 @@ def under_torchrun() -> bool:
 
 
 def join_ranks() -> Ranks:
-    """This process among those that torchrun has started."""
+    """Join the processes that torchrun has started."""
     place = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    dist.init_process_group(_backend(*place), timeout=PATIENCE)
+    with _connecting():
+        dist.init_process_group(_backend(*place), timeout=PATIENCE)
     return Ranks(dist.get_rank(), dist.get_world_size())
 
 
@@ -182,14 +183,11 @@ def start_ranks(size: int) -> Ranks:
     """Start the others on this machine, each as this module with PORT RANK SIZE."""
     if dist.is_initialized():
         raise UserError("this program uses torch.distributed itself: runtime.kind = 'processes' cannot start it again")
-    try:
+    _check_open_files(OPEN_FILES + FILES_EACH * size)
+    with _connecting():
         store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-    except AttributeError as error:  # torch was built without it
-        raise UserError(f"this torch cannot start processes ({error}): use runtime.kind = 'in-process'") from error
-    except RuntimeError as error:
-        raise UserError(f"processes cannot be connected ({str(error).splitlines()[0][:160]}): {FEW_FILES}") from error
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    command = [sys.executable, "-m", "turnout.runtimes.processes", str(store.port)]
+    command = [sys.executable, "-P", "-m", "turnout.runtimes.processes", str(store.port)]
     others = [
         subprocess.Popen([*command, str(rank), str(size)], stdin=subprocess.PIPE, stdout=sys.stderr, env=environment)
         for rank in range(1, size)
@@ -201,7 +199,8 @@ def start_ranks(size: int) -> Ranks:
             if ended or time.monotonic() > deadline:
                 raise UserError(f"a process could not be started ({_way(ended[0]) if ended else 'it did not answer'})")
             time.sleep(0.01)
-        dist.init_process_group(_backend(0, size), store=store, rank=0, world_size=size, timeout=PATIENCE)
+        with _connecting():
+            dist.init_process_group(_backend(0, size), store=store, rank=0, world_size=size, timeout=PATIENCE)
     except BaseException:
         for process in others:
             process.kill()
@@ -210,8 +209,35 @@ def start_ranks(size: int) -> Ranks:
     return Ranks(0, size, others)
 
 
+def _check_open_files(needed: int) -> None:
+    """Refuse to start where so many files cannot be opened: torch would try for minutes, and print its C++ frames."""
+    opened: list[int] = []
+    try:
+        while len(opened) < needed:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        raise UserError(
+            f"runtime.kind = 'processes' opens about {needed} files, and only {len(opened)} more can be opened here: "
+            "allow more (ulimit -n), or use runtime.kind = 'in-process'"
+        ) from error
+    finally:
+        for file in opened:
+            os.close(file)
+
+
+@contextmanager
+def _connecting() -> Iterator[None]:
+    """What torch reports while processes connect, as a sentence."""
+    try:
+        yield
+    except AttributeError as error:  # torch was built without it
+        raise UserError(f"this torch cannot start processes ({error}): use runtime.kind = 'in-process'") from error
+    except RuntimeError as error:
+        raise UserError(f"processes cannot be connected ({str(error).splitlines()[0][:160]})") from error
+
+
 def _backend(local_rank: int, on_this_machine: int) -> str:
-    """From GPU to GPU where every process of a machine has one of its own, and takes it; NCCL refuses to share one."""
+    """NCCL if every process of a machine has a GPU of its own, which it selects; else gloo: NCCL shares no GPU."""
     if torch.cuda.device_count() < on_this_machine:
         return "gloo"
     torch.cuda.set_device(local_rank)
@@ -222,7 +248,7 @@ def _backend(local_rank: int, on_this_machine: int) -> str:
 
 
 def follow(ranks: Ranks, local_rank: int) -> int:
-    """Do what the first process asks until the run ends (0), or that process has ended (1)."""
+    """Follow the orders of the first process; returns 0 when the run ends, 1 if that process has ended."""
     torch.set_num_threads(1)
 
     def make(given: Tensor) -> Any:
@@ -233,12 +259,12 @@ def follow(ranks: Ranks, local_rank: int) -> int:
         return kind(setup, compute)
 
     try:
-        while (order := ranks.hear())["what"] != "end":
+        while (order := ranks.receive_order())["what"] != "end":
             if order["what"] == "open":
-                hand = Hand(partial(make, order["setup"]))
+                worker = LazyWorker(partial(make, order["setup"]))
             elif ranks.rank <= order["parts"]:
                 part = ranks.receive(0)
-                ranks.send(hand.answer(order["what"], order["common"], part), 0)
+                ranks.send(worker.answer(order["what"], order["common"], part), 0)
     except WorkerLost as error:
         print(f"process {ranks.rank + 1} of {ranks.size} gives up: {error}", file=sys.stderr)
         return 1
@@ -247,13 +273,13 @@ def follow(ranks: Ranks, local_rank: int) -> int:
 
 
 def follow_torchrun() -> int:
-    """What all but the first process do under torchrun; its exit code."""
+    """The work of all but the first process under torchrun; returns the exit code."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun ends all when one has failed; nothing is to be saved here
     return follow(join_ranks(), int(os.environ["LOCAL_RANK"]))
 
 
 def main() -> None:
-    """A process that `start_ranks` has started; it ends with the process that started it."""
+    """Run a process that `start_ranks` has started; it ends with the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the first one, which ends the others
     port, rank, size = map(int, sys.argv[1:])
 

@@ -1,8 +1,8 @@
 """Parts of a cohort on the workers of a Ray cluster. Only this module loads Ray.
 
-Data and model are put into the object store once a run and read by every worker once; what a round sends to all is put
-there once a round. Trees (wire.py) travel as numpy arrays, which the store shares between the processes of a machine. A
-part whose worker has died is given to another one, and a new one is started meanwhile.
+Data and model are put into the object store once per run, and every worker reads them once; what a round sends to all
+workers is put there once per round. Trees (wire.py) travel as numpy arrays, which the store shares between the
+processes of a machine. A part whose worker has died is given to another one, and a new worker is started.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from turnout.errors import UserError
-from turnout.machine.optional import optional
+from turnout.errors import UserError, optional
 from turnout.machine.threads import cores
-from turnout.runtimes.crew import Hand, RemoteWorkers, WorkerLost
+from turnout.runtimes.crew import LazyWorker, RemoteWorkers, WorkerLost
 from turnout.runtimes.wire import read_tree, write_tree
 from turnout.settings import InProcess
 from turnout.settings import Ray as Settings
@@ -65,39 +66,39 @@ class RayGroup:
         self.ray, self.settled = ray, True
         self._ours = connect(ray, settings)
         needs = {"num_cpus": settings.cpus, "num_gpus": settings.gpus}
-        self._actor = ray.remote(RayHand).options(max_restarts=0, scheduling_strategy="SPREAD", **needs)
-        self._hired: list[Any] = []
+        self._actor = ray.remote(RayWorker).options(max_restarts=0, scheduling_strategy="SPREAD", **needs)
+        self._actors: list[Any] = []
         self._idle: list[Any] = []
-        self._starting: dict[Any, tuple[Any, bool]] = {}  # a sign of life -> its actor, and whether it has lived before
+        self._starting: dict[Any, tuple[Any, bool]] = {}  # a first answer -> actor, whether it had started before
         self._busy: dict[Any, tuple[Any, int]] = {}  # an answer -> its actor, and the part
         self._run: RayRun | None = None
         self._shared: tuple[str, Any] = "", None
         try:
             for _ in range(settings.workers or room(ray, settings)):
-                self._hire()
-            self._welcome(START_SECONDS, len(self._starting))
+                self._start()
+            self._collect_started(START_SECONDS, len(self._starting))
         except BaseException:
             self.end()
             raise
 
-    def _hire(self) -> None:
+    def _start(self) -> None:
         actor = self._actor.remote()
-        self._hired.append(actor)
+        self._actors.append(actor)
         self._starting[actor.pid.remote()] = actor, False
 
-    def _welcome(self, seconds: float, wanted: int) -> None:
-        """Actors that have started are idle; one that cannot start says why."""
+    def _collect_started(self, seconds: float, wanted: int) -> None:
+        """Wait for actors that start, and list them as idle; an error if none can start."""
         if not self._starting:
             return
         done, _ = self.ray.wait(list(self._starting), num_returns=min(wanted, len(self._starting)), timeout=seconds)
-        for sign in done:
-            actor, lived = self._starting.pop(sign)
+        for first in done:
+            actor, started = self._starting.pop(first)
             try:
-                self.ray.get(sign)
+                self.ray.get(first)
                 self._idle.append(actor)
             except self.ray.exceptions.RayError as error:
-                if lived:
-                    self._hire()
+                if started:
+                    self._start()
                 elif not self._idle and not self._starting:
                     raise UserError(f"no worker can start on the Ray cluster: {short(error)}") from error
         if not self._idle and not done and seconds:
@@ -107,10 +108,10 @@ class RayGroup:
             )
 
     def ready(self) -> int:
-        """How many are idle: at least one."""
-        self._welcome(0, len(self._starting))
+        """Number of idle actors, at least one; waits for it."""
+        self._collect_started(0, len(self._starting))
         while not self._idle:
-            self._welcome(START_SECONDS, 1)
+            self._collect_started(START_SECONDS, 1)
         return len(self._idle)
 
     def open(self, kind: type, setup: Any, compute: InProcess) -> None:
@@ -118,7 +119,7 @@ class RayGroup:
 
     def share(self, what: str, common: State, parts: int) -> None:
         self._shared = what, self.ray.put(_arrays(common))
-        self._idle.sort(key=self._hired.index)  # the same part of the next question goes to the same worker
+        self._idle.sort(key=self._actors.index)  # the same part of the next task goes to the same worker
 
     def is_free(self) -> bool:
         return bool((self._idle or not self._busy) and self.ready())
@@ -131,19 +132,19 @@ class RayGroup:
         (answer,), _ = self.ray.wait(list(self._busy), num_returns=1)
         actor, i = self._busy.pop(answer)
         try:
-            found = _tree(self.ray.get(answer))
-        except self.ray.exceptions.RayTaskError:  # it lives, and could not read what it was given
+            tree = _tree(self.ray.get(answer))
+        except self.ray.exceptions.RayTaskError:  # the worker is alive, but could not read its part
             raise
         except self.ray.exceptions.RayError as error:
             self.ray.kill(actor)
-            self._hired.remove(actor)
-            self._hire()
-            # Idle actors may have died with it: each must show that it lives.
+            self._actors.remove(actor)
+            self._start()
+            # Idle actors may have died with it: each must answer again.
             self._starting |= {other.pid.remote(): (other, True) for other in self._idle}
             self._idle = []
             return i, WorkerLost(short(error))
         self._idle.append(actor)
-        return i, found
+        return i, tree
 
     def end(self) -> None:
         for actor in [*self._idle, *(actor for actor, _ in (*self._starting.values(), *self._busy.values()))]:
@@ -153,12 +154,14 @@ class RayGroup:
                 self.ray.shutdown()
 
 
-class RayHand:
-    """A `Hand` as an actor: arrays come and go. It is made anew for every run."""
+class RayWorker:
+    """A `LazyWorker` as an actor, which receives and returns arrays; each run has its own worker."""
 
     def __init__(self) -> None:
+        here = str(Path.cwd())
+        sys.path[:] = [*(path for path in sys.path if path != here), here]
         self.run = ""
-        self.hand: Hand
+        self.worker: LazyWorker
 
     def pid(self) -> int:
         return os.getpid()
@@ -166,14 +169,14 @@ class RayHand:
     def answer(self, run: RayRun, what: str, common: list[np.ndarray], part: list[np.ndarray]) -> list[np.ndarray]:
         if run.name != self.run:
             ray = optional("ray", "a worker", "ray")
-            self.run, self.hand = run.name, Hand(lambda: run.kind(ray.get(run.setup[0]), run.compute))
-        return _arrays(self.hand.answer(what, _tree(common), _tree(part)))
+            self.run, self.worker = run.name, LazyWorker(lambda: run.kind(ray.get(run.setup[0]), run.compute))
+        return _arrays(self.worker.answer(what, _tree(common), _tree(part)))
 
 
 def _arrays(tree: State) -> list[np.ndarray]:
-    found: list[np.ndarray] = []
-    write_tree(tree, lambda value: found.append(value.numpy()))
-    return found
+    arrays: list[np.ndarray] = []
+    write_tree(tree, lambda value: arrays.append(value.numpy()))
+    return arrays
 
 
 def _tree(arrays: list[np.ndarray]) -> State:
@@ -187,7 +190,7 @@ def short(error: Exception) -> str:
 
 
 def connect(ray: Any, settings: Settings) -> bool:
-    """Join a cluster, or start Ray on this machine; whether it is ours to end."""
+    """Join a cluster, or start Ray on this machine; returns whether this process must end it."""
     if ray.is_initialized():
         return False
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -201,7 +204,9 @@ def connect(ray: Any, settings: Settings) -> bool:
     here = {} if settings.address else {"include_dashboard": False, "num_cpus": max(wanted, cores())}
     try:
         with _quietly():
-            ray.init(settings.address or "local", log_to_driver=False, logging_level="ERROR", **here)
+            # Ray lets workers search the driver's folder first; with this they have loaded their libraries before.
+            first = {"worker_process_setup_hook": "turnout.runtimes.ray.RayHand"}
+            ray.init(settings.address or "local", log_to_driver=False, logging_level="ERROR", runtime_env=first, **here)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UserError(NO_CLUSTER.format(settings.address, short(error))) from error
     return True
@@ -209,7 +214,7 @@ def connect(ray: Any, settings: Settings) -> bool:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Ray leaves files for the system to close, and replaces the handler of SIGTERM; ours says how to resume."""
+    """Ignore the files that Ray leaves open, and restore our handler of SIGTERM, which tells how to resume."""
     main, before = threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGTERM)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -220,7 +225,7 @@ def _quietly() -> Iterator[None]:
 
 
 def room(ray: Any, settings: Settings) -> int:
-    """How many workers the cluster has cores and GPUs for."""
+    """Number of workers that the cluster has cores and GPUs for."""
     there = ray.cluster_resources()
     by_cores = int(there.get("CPU", 0) // settings.cpus)
     by_gpus = int(there.get("GPU", 0) // settings.gpus) if settings.gpus else by_cores

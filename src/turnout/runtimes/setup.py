@@ -40,8 +40,8 @@ class Model:
 
     def whole(self, shared_P: Tensor, states: Tensors) -> tuple[Tensor, Tensors]:
         """One model of what the server holds; parameters that are personal and not sent have their first values."""
-        found = central_model(self.layout, shared_P, states)
-        return found if found is not None else self.with_first_values(shared_P, states)
+        central = central_model(self.layout, shared_P, states)
+        return central if central is not None else self.with_first_values(shared_P, states)
 
     def with_first_values(self, shared_P: Tensor, states: Tensors) -> tuple[Tensor, Tensors]:
         """One model of the shared parameters; personal ones have their first values."""

@@ -1,21 +1,21 @@
 """A round in time: how `world.devices` turns bytes and steps into seconds, and seconds into the turnout.
 
-Participation says who is on, and how much of the work each would do; devices say how long that takes; the closing says
-when the server stops waiting. All three meet here, once, where the turnout is drawn and before anybody trains, so that
-only what counts is trained. What has to be known beforehand, and how it is:
+Participation decides which clients turn up and how much work each would do; devices decide how long that takes; the
+closing decides when the server stops waiting. All three are combined here, when the turnout is drawn and before any
+client trains, so that only work that counts is trained. This needs three numbers in advance:
 
-- What a client downloads is known: the shared parameters, or the messages it missed (`compression.catch_up`, from what
-  it holds), states, what terms broadcast. It is the number in the records. What terms tell a client after a round goes
-  with its next download and takes no time here.
-- Training time is that of the samples of the steps taken, at the speed of the device for this model: the
-  operations of one forward pass, counted, times three. Or the samples a second that a user has measured.
-- What a client will send is known where the encoding has a fixed length (dense, eight bits). Where that depends on
-  the numbers (sparse messages), a device reckons with the longest message there can be (`compression.longest`): who
-  must be done by a deadline stops training when there is just time left to send that. Who is late is decided by that
-  bound; the seconds in the records are those of the bytes that were sent.
+- Downloaded bytes are known: the shared parameters, or the messages that a client missed (`compression.catch_up`, from
+  the model it holds), states, and what terms broadcast. The records have the same number. Messages from terms to
+  clients travel with the next download and take no time here.
+- Training time is the number of samples in the steps taken, divided by the speed of the device for this model: three
+  times the operations of one forward pass, counted; or the samples per second that a user has measured.
+- Uploaded bytes are known if the encoding has a fixed length (dense, eight bits). If the length depends on the values
+  (sparse messages), a device plans with the longest possible message (`compression.longest`): with a deadline it stops
+  training when there is just enough time left to send that. This bound decides which clients are late; the seconds in
+  the records are those of the bytes that were sent.
 
-Absent: not on at all. Late: asked and at work, but the reply comes after the round is closed, or never, because not one
-step fits or the device leaves its charger first. A late reply is not trained at all, unless the closing uses it later.
+Absent: does not turn up. Late: asked and working, but the reply arrives after the round is closed, or never, because
+not even one step fits. A late client is not trained at all, unless the closing uses its reply later.
 
 Shape letters: C clients of the cohort.
 """
@@ -48,7 +48,7 @@ TRAINING = 3  # a forward and a backward pass are about three forward passes
 
 
 def flops_of_sample(model: Model, x: Tensor) -> float:
-    """Operations of one sample's training; where none are counted (layers that torch does not count), two a parameter.
+    """Operations to train on one sample; two per parameter if torch cannot count those of the layers.
 
     >>> import torch.nn as nn
     >>> from turnout.layout import lay_out
@@ -65,13 +65,22 @@ def flops_of_sample(model: Model, x: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Timing:
-    """What the times of all rounds have in common."""
+    """What the times of all rounds have in common.
+
+    devices      the clients' devices
+    algorithm    the parts
+    seed         of the experiment
+    flops        operations to train on one sample
+    beside       bytes that a client sends beside its update
+    sending      circumstances of a message
+    drop_single  whether a last batch of one sample is dropped
+    """
 
     devices: Devices
     algorithm: Algorithm
     seed: int
-    flops: float  # of one sample's training
-    beside: int  # bytes that a client sends beside its update
+    flops: float
+    beside: int
     sending: Sending
     drop_single: bool
 
@@ -98,15 +107,15 @@ class Timing:
         )
 
     def planned_bytes(self, t: int) -> int:
-        """What a device reckons with sending: the longest message, and what goes beside it."""
+        """Bytes that a device plans to send: the longest message, and what it sends beside the update."""
         return self.algorithm.compression.longest(replace(self.sending, t=t)) + self.beside
 
     def turn_out(
         self, client_C: Tensor, steps_C: Tensor, examples_C: Tensor, download: Download, held: Replies
     ) -> tuple[Turnout, Tensor]:
-        """The turnout with its times, and the steps of each, given the steps that participation leaves them.
+        """The turnout with its times, and the steps of each client, given the steps that participation allows.
 
-        `held` is what clients say of the model they hold. Late clients are in it with the work they would have done.
+        `held`: the clients' reports about the model they hold. A late client has the work that it would have done.
         """
         t, timing, closing = download.t, download.timing(), self.algorithm.closing
         draw = self.devices.draw(client_C, t, self.seed)
@@ -152,7 +161,7 @@ class Timing:
         return replace(turnout_of(client_C, steps_C, full_C, self.algorithm.local), times=times), steps_C
 
     def _order(self, client_C: Tensor, total_C: Tensor, timing: RoundTiming, t: int) -> tuple[Tensor, float, Tensor]:
-        """When each begins (NaN: it is not asked after all), when the round is closed, and who has replied by then."""
+        """When each client begins (NaN: it is not asked), when the round closes, and which replies arrive by then."""
         closing = self.algorithm.closing
         if closing.buffer is None:
             closes, in_time_C = close(total_C, timing.limit, closing.enough(len(total_C)))
@@ -172,10 +181,10 @@ class Timing:
 def buffered(
     flying: list[tuple[int, float]], waiting: list[tuple[int, float]], seats: int, size: int
 ) -> tuple[dict[int, float], list[int], float]:
-    """Until `size` replies are there: when each client begins, whose replies they are, and when the last arrives.
+    """An asynchronous step of `size` replies: when each client begins, which replies arrive, and when the last does.
 
-    flying   (client, when its reply arrives) of replies still under way; a negative time has passed
-    waiting  (client, seconds that its round takes) in the order in which they are asked, once there is a seat
+    flying   (client, time of arrival) of replies in flight; a negative time is in the past
+    waiting  (client, seconds of its work) in the order in which clients are asked when a seat is free
 
     >>> buffered([(2, 4.0)], [(7, 3.0), (8, 2.0), (9, 1.0)], seats=1, size=2)
     ({7: 0.0, 8: 3.0}, [7, 2], 4.0)
@@ -186,10 +195,10 @@ def buffered(
     queue = iter(waiting)
 
     def ask(at: float) -> None:
-        who = next(queue, None)
-        if who is not None:
-            begin[who[0]] = at
-            heapq.heappush(arrivals, (at + who[1], who[0]))
+        if (following := next(queue, None)) is not None:
+            client, seconds = following
+            begin[client] = at
+            heapq.heappush(arrivals, (at + seconds, client))
 
     for _ in range(max(0, seats)):
         ask(0.0)

@@ -70,7 +70,7 @@ def write_tree(tree: State, out: Callable[[Tensor], Any], by_gpu: bool = False) 
 
 
 def read_tree(into: Callable[[Tensor], Any]) -> State:
-    """Receive a tree; `into` fills a tensor with what comes next."""
+    """Receive a tree; `into` fills a tensor with the next bytes."""
     length = torch.zeros(1, dtype=torch.int64)
     into(length)
     first = torch.empty(int(length), dtype=torch.uint8)
@@ -146,7 +146,7 @@ def replies_of(tree: State) -> Replies:
 
 
 def measure_tree(asked: Measure, client_c: Tensor) -> State:
-    """What some of the clients are asked to measure; `central` is for whoever has a test set of its own."""
+    """What some of the clients are asked to measure; only a process with pooled test data uses `central`."""
     start = {} if asked.start is None else {"start": asked.start(client_c)}
     return {
         "t": asked.t,

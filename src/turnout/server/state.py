@@ -36,12 +36,14 @@ class Context:
     runtime    maps client work over a cohort
     seed       addresses every random draw
     until      simulated seconds at which the run ends; inf: it is not limited
+    noise_key  addresses the noise of a private run; None: the seed does
     """
 
     algorithm: Algorithm
     runtime: Runtime
     seed: int
     until: float = math.inf
+    noise_key: int | None = None
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ class Server:
     states        averages beside them: BatchNorm statistics, "moment/...", "personal/..." where shared
     term_states   server state of each term
     members       enrolled clients
-    mixing, substitution, compression, step, selection  state of those parts (`step`: of `algorithm.server`)
+    mixing, substitution, compression, step, selection, privacy  state of those parts (`step`: of `algorithm.server`)
     roster        what the membership policy remembers of clients
     outbox        messages from terms to clients that are still to be delivered
     left          what terms remember of clients that left but stay in the objective
@@ -211,6 +213,7 @@ class Server:
     compression: State = field(default_factory=dict)
     step: State = field(default_factory=dict)
     selection: State = field(default_factory=dict)
+    privacy: State = field(default_factory=dict)
     roster: Roster = field(default_factory=Roster)
     outbox: Outbox = field(default_factory=Outbox)
     left: Left = field(default_factory=Left)
@@ -234,6 +237,7 @@ class Server:
             "compression",
             "step",
             "selection",
+            "privacy",
             "origin",
         )
         plain = {name: getattr(self, name) for name in names}

@@ -180,6 +180,7 @@ def check_term(term: Term, width: int = 6) -> None:
             update_RP=update_CP * scale_C[:, None].to(update_CP),
             weight_R=third_C / scale_C,
             sum_P=sum_P,
+            update_P=sum_P,
             new_P=start_P + sum_P,
         )
         plain = replace(scaled, update_RP=update_CP, weight_R=third_C, sent_scale_R=None)

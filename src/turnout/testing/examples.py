@@ -55,7 +55,7 @@ def example_applied(
     return Applied(
         t, 0, client_R, update_RP, start_P, turnout, position_R, loss_R=0.5 + 0.7 * client_R.float(), lr=0.1,
         sent_scale_R=scale_C[position_R], members=len(turnout.client_C), objective_share=lambda: weight_R,
-        weight_R=weight_R, sum_P=sum_P, new_P=start_P + sum_P,
+        weight_R=weight_R, sum_P=sum_P, update_P=sum_P, new_P=start_P + sum_P,
     )  # fmt: skip
 
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from turnout.data.federation import DataSpec
 from turnout.data.partition import Partition
 from turnout.data.sizes import Sizes
+from turnout.inputs import scores_of
 from turnout.models.layers import ModelSpec
 from turnout.parts.selection import Selection
-from turnout.tasks import TaskSpec, scores_of
+from turnout.tasks import TaskSpec
 from turnout.testing.examples import (
     ROUNDS,
     all_finite,

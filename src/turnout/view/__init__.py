@@ -1,4 +1,4 @@
-"""Looking at runs: report/ (pages, pictures, tables), live/ (`turnout watch`), trackers/ (TensorBoard, ...).
+"""Looking at runs: report/ (pages, pictures, tables), live/ (`turnout watch`), trackers.py (TensorBoard, ...).
 
 Reads records only. Nothing below imports this package: a run works without it, and its caller passes `HOOKS`.
 """

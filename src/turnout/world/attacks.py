@@ -108,14 +108,14 @@ class Attackers:
         hostile_R = self.among(client_R)
         if not bool(hostile_R.any()):
             return tensors
-        found = Tensors()
+        sent = Tensors()
         for name, value in tensors.items():
             value_h = value[hostile_R.to(value.device)]
             for attack in self.attacks:
                 value_h = attack.beside(value_h)
-            found[name] = value.clone()
-            found[name][hostile_R.to(value.device)] = value_h.to(value)
-        return found
+            sent[name] = value.clone()
+            sent[name][hostile_R.to(value.device)] = value_h.to(value)
+        return sent
 
     def claimed_work(self, turnout: Turnout) -> Turnout:
         hostile_C = self.among(turnout.client_C) & turnout.present_C

@@ -200,14 +200,14 @@ class RandomEvents:
         waiting = [drawn[i] for i in mixed if drawn[i] not in setting.named][: self.waiting]
         outside = tuple(sorted(waiting))
         population = _Population(setting.clients, waiting, set(waiting) | set(setting.named))
-        found: list[Event] = []
+        events: list[Event] = []
         for t in range(self.first, setting.rounds):
             counts = {}
             for name in ("joins", "leaves", "returns"):
                 u = float(torch.rand((), generator=rng(setting.seed, "events", name, t), dtype=torch.float64))
                 counts[name] = poisson(u, getattr(self, name), most=setting.clients)
-            found += population.move(t, rng(setting.seed, "events", "who", t), **counts)
-        return PlannedEvents(tuple(found), outside)
+            events += population.move(t, rng(setting.seed, "events", "who", t), **counts)
+        return PlannedEvents(tuple(events), outside)
 
 
 @dataclass

@@ -57,9 +57,9 @@ def finished(
     fits = len(fraction_C) == len(client_C)
     if not fits or (len(fraction_C) and not 0 <= float(fraction_C.min()) <= float(fraction_C.max()) <= 1):  # nor NaN
         wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))
-        found = fraction_C[wrong_C].tolist()[:3] if fits else list(fraction_C.shape)
+        shown = fraction_C[wrong_C].tolist()[:3] if fits else list(fraction_C.shape)
         raise UserError(
-            f"{type(participation).__name__}.fraction gave {found} in round {t}: it is the share of the work each "
+            f"{type(participation).__name__}.fraction gave {shown} in round {t}: it is the share of the work each "
             f"of the {len(client_C)} clients finishes, 0 to 1 (turnout.testing.check_participation tries yours)"
         )
     return fraction_C
@@ -146,10 +146,10 @@ class GroupDropout(PresenceModel):
             _check_rate("GroupDropout", rate)
 
     def up(self, client_C: Tensor, t: int, seed: int, groups: Tensor | None) -> Tensor:
-        found = 0 if groups is None else int(groups.max()) + 1
-        if found != len(self.rates):
+        number = 0 if groups is None else int(groups.max()) + 1
+        if number != len(self.rates):
             raise UserError(
-                f"participation GroupDropout has {len(self.rates)} rates, and the data has {found} groups of clients: "
+                f"participation GroupDropout has {len(self.rates)} rates, and the data has {number} groups of clients: "
                 "give a rate for each group, of data with groups (world.data.partition.kind = 'clustered')"
             )
         assert groups is not None

@@ -10,14 +10,15 @@ from markupsafe import Markup
 
 from turnout.fleet.advice.advice import Advice
 from turnout.fleet.advice.candidates import PLAIN
-from turnout.fleet.advice.race import BOUND
+from turnout.fleet.advice.certainty import SEEDS_NEEDED, TOLERATED
+from turnout.fleet.advice.race import BOUND, Arm
 from turnout.fleet.diagnosis_page import summary
 from turnout.machine.files import write_whole
 from turnout.running.charts.axes import make_axis
 from turnout.running.charts.lines import Series, line_chart
 from turnout.running.charts.page import renderer, trusted, whole_page
-from turnout.running.charts.svg import HEIGHT, RIGHT, WIDTH, frame, text
-from turnout.running.charts.units import duration, title_of
+from turnout.running.charts.svg import HEIGHT, LEFT, RIGHT, WIDTH, frame, text
+from turnout.running.charts.units import duration, show, size, title_of
 from turnout.running.config.read import to_toml
 
 render = renderer("turnout.fleet.advice")
@@ -32,7 +33,10 @@ MOST = 16  # rows that fit into it
 def write_advice(advice: Advice) -> None:
     """Write the page, the recommended experiment and the numbers into the advice's folder."""
     file = advice.folder / RECOMMENDED
-    write_whole(file, f"# {advice.sentence()}\n# turnout run {file}\n\n{to_toml(advice.recommended_experiment())}")
+    if advice.recommended is None:  # without a comparison, also none from an earlier call
+        file.unlink(missing_ok=True)
+    else:
+        write_whole(file, f"# {advice.sentence()}\n# turnout run {file}\n\n{to_toml(advice.recommended_experiment())}")
     write_whole(advice.folder / DATA, json.dumps(advice.data(), indent=2) + "\n")
     write_whole(advice.folder / PAGE, page(advice))
 
@@ -46,32 +50,38 @@ def page(advice: Advice) -> str:
     )  # fmt: skip
     afterwards = "Worlds are looked at afterwards, one by one, so outside the bound of the race."
     curves = [_curve(advice, case.name) for case in advice.cases]
+    named = "best" if advice.best else "ahead on this log" if advice.ahead else "the simplest of the undecided"
+    recommended = [] if advice.recommended is None else [(named, advice.recommended)]
+    runs = sum(map(len, advice.outcomes.values()))
+    sections = [
+        _ranking(advice) if advice.race.seeds else None,
+        _sure(advice) if advice.certainty else None,
+        _section("Over the rounds", charts=trusted(curves)) if any(curves) else None,
+        _section("World by world", afterwards, listed=worlds) if (worlds := advice.world_sentences()) else None,
+        _section(f"What {advice.recommended} costs", listed=costs) if (costs := advice.cost_sentences()) else None,
+        _levers(advice) if advice.levers else None,
+        _section("What the log says", listed=summary(facts), charts=trusted([chart])),
+        _method(advice),
+        _section("What was not tried", listed=advice.not_tried()),
+    ]
+    if advice.recommended is not None:
+        file = to_toml(advice.recommended_experiment())
+        sections.append(_section(RECOMMENDED, f"turnout run {advice.folder / RECOMMENDED}", file=file))
     return whole_page(
         title=f"Advice for {facts.path}",
         warnings=[*advice.warnings, *([] if advice.best else [advice.sentence()])],
         notes=[advice.sentence()] if advice.best else [],
         facts=[
-            ("recommended" if advice.best else "the simplest of the undecided", advice.recommended),
+            *recommended,
             ("aim", advice.judge.aim.name),
             ("clients in the log", f"{facts.clients:,}"),
             ("turnout", f"{facts.turnout:.0%}"),
             ("work of those who came", f"{facts.work:.0%}"),
             ("seeds raced", f"{advice.race.seeds}"),
-            ("runs", f"{sum(map(len, advice.outcomes.values())):,}"),
+            ("runs", f"{runs:,}"),
             ("time taken", duration(advice.spent)),
         ],
-        sections=[
-            _ranking(advice),
-            *([_section("Over the rounds", charts=trusted(curves))] if any(curves) else []),
-            *([_section("World by world", afterwards, listed=worlds)] if (worlds := advice.world_sentences()) else []),
-            _section(f"What {advice.recommended} costs", listed=advice.cost_sentences()),
-            _section("What the log says", listed=summary(facts), charts=trusted([chart])),
-            _method(advice),
-            _section("What was not tried", listed=advice.not_tried()),
-            _section(
-                RECOMMENDED, f"turnout run {advice.folder / RECOMMENDED}", file=to_toml(advice.recommended_experiment())
-            ),
-        ],
+        sections=[section for section in sections if section is not None],
         source="the runs of a race",
     )
 
@@ -79,7 +89,10 @@ def page(advice: Advice) -> str:
 def _section(title: str, note: str = "", **values: Any) -> Markup:
     empty: dict[str, Any] = dict.fromkeys(("lines", "rows", "header", "listed", "charts"), ())
     return render(
-        "advice.html", title=title, note=note, **(empty | {"file": "", "best": None, "words": False} | values)
+        "advice.html",
+        title=title,
+        note=note,
+        **(empty | {"file": "", "best": None, "words": False, "whole": 6} | values),
     )
 
 
@@ -89,10 +102,95 @@ def _ranking(advice: Advice) -> Markup:
         f"For {aim.name}: {aim.about}. Differences are to the leader (of a dropped candidate: to the one it was "
         "behind), paired by seed, with the intervals by which the race decides."
     )
-    rows = [[*row, advice.settings[row[0]], advice.candidates[row[0]].about] for row in advice.cells()]
-    header = ["candidate", advice.judge.metric, "seeds", "difference", "", "tuned to", "what it does"]
+    rows = [
+        [*cells, row.settings, advice.candidates[row.name].about]
+        for cells, row in zip(advice.cells(), advice.rows(), strict=True)
+    ]
+    header = ["candidate", advice.judge.metric, "seeds", "collapses", "difference", "", "best rate", "what it does"]
     chart = trusted([_interval_chart(advice)])
-    return _section("Ranking", note, header=header, rows=rows, best=advice.best, words=True, charts=chart)
+    return _section("Ranking", note, header=header, rows=rows, best=advice.ahead, words=True, charts=chart)
+
+
+def _sure(advice: Advice) -> Markup:
+    """Whether another log would say the same, and collapses."""
+    sure, shown = advice.certainty, advice.judge.shown
+    assert sure is not None
+    note = (
+        "One log is one sample of the fleet: the deviation from log to log is part of the intervals above. It is found "
+        "by running seeds twice on the same bootstrap log, or, where no more is needed, is an upper bound."
+    )
+    rows = [
+        [r.name, f"{shown(r.gap)} ({shown(r.low)} to {shown(r.high)})",
+         f"{'' if r.measured else 'at most '}{shown(r.spread).lstrip('+')}",
+         "yes" if r.decides else f"no; about {r.rounds:,} rounds of log would" if r.rounds else "no"]
+        for r in sure.rivals
+    ]  # fmt: skip
+    header = [f"{sure.arm.candidate} against", "difference", "deviation from log to log", "behind on other logs too"]
+    lines = [f"Collapses: {advice.collapse_words(sure.arm)}, with 97.5 % confidence."]
+    return _section("How sure", note, header=header, rows=rows, lines=lines)
+
+
+def _levers(advice: Advice) -> Markup:
+    """Levers of production with what they cost, and the picture of accuracy against device-hours."""
+    note = (
+        f"Settings of production, tried on {advice.recommended}; differences are to the fleet as it is now, paired by "
+        "seed, with intervals that hold for all of them at once. Devices of an experiment without them are assumed: "
+        "10 samples a second, within a factor of 1.6 in two of three cases. A round takes as long as its last reply."
+    )
+    rows = []
+    for one in advice.levers:
+        s = one.against
+        rows.append([
+            one.lever.name, advice.score_text(one.score),
+            "–" if s is None or s.gap is None else advice.gap_text(s.gap, s.low, s.high),
+            "–" if one.worst is None else show(one.worst, advice.judge.unit),
+            "–" if one.days is None else duration(86400 * one.days), duration(one.round_takes), size(one.sent),
+            f"{one.device_hours:.3g}", *([] if one.energy is None else [f"{one.energy:.3g} kWh"]), one.lever.about,
+        ])  # fmt: skip
+    energy = [] if advice.watts is None else ["energy"]
+    header = ["lever", advice.judge.metric, "difference", "worst tenth of clients", "time at the log's pace",
+              "a round takes", "bytes", "device-hours", *energy, "what it is"]  # fmt: skip
+    listed = [f"{one.lever.name}: {one.lever.setting}" for one in advice.levers if one.lever.setting]
+    best = next((one.lever.name for one in advice.levers if one.is_front), None)
+    return _section(
+        "Levers of production", note, header=header, rows=rows, words=True, charts=trusted([_pareto(advice)]),
+        listed=listed, whole=10, best=best if len([one for one in advice.levers if one.is_front]) == 1 else None,
+    )  # fmt: skip
+
+
+def _pareto(advice: Advice) -> str:
+    """Levers by device-hours and score, with the line of those that no other beats in both."""
+    points = [one for one in advice.levers if one.device_hours > 0]
+    if len(points) < 2:
+        return ""
+    across = make_axis(0.0, max(p.device_hours for p in points) * 1.15, LEFT, WIDTH - RIGHT)
+    up = make_axis(min(p.score for p in points), max(p.score for p in points), HEIGHT - BOTTOM - 10, TOP)
+    parts = []
+    for at, value in zip(across.place(np.array(across.ticks)), across.ticks, strict=True):
+        parts.append(
+            f'<text class="tick" x="{at:.1f}" y="{HEIGHT - BOTTOM + 12}" text-anchor="middle">{value:g}</text>'
+        )
+    for at, value in zip(up.place(np.array(up.ticks)), up.ticks, strict=True):
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        shown = text(advice.score_text(value))
+        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{shown}</text>')
+    front = sorted((p for p in points if p.is_front), key=lambda p: p.device_hours)
+    line = "L".join(f"{float(across.place(p.device_hours)):.1f},{float(up.place(p.score)):.1f}" for p in front)
+    parts.append(f'<path class="line s0" d="M{line}"/>')
+    taken: list[tuple[float, float]] = []
+    for p in sorted(points, key=lambda p: -p.score):
+        x, y = float(across.place(p.device_hours)), float(up.place(p.score))
+        parts.append(f'<circle class="dot {"s0" if p.is_front else "s1"}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>')
+        below = y + 4
+        while any(abs(below - other) < 12 and abs(x - at) < 90 for at, other in taken):
+            below += 12
+        taken.append((x, below))
+        end = x > WIDTH - RIGHT - 110
+        parts.append(f'<text class="name" x="{x - 8 if end else x + 8:.1f}" y="{below:.1f}" '
+                     f'text-anchor="{"end" if end else "start"}">{text(p.lever.name)}</text>')  # fmt: skip
+    return frame(
+        f"{title_of(advice.judge.metric)} by device-hours; the line is what no other lever beats", "".join(parts)
+    )
 
 
 def _interval_chart(advice: Advice) -> str:
@@ -122,30 +220,33 @@ def _interval_chart(advice: Advice) -> str:
 
 def _curve(advice: Advice, case: str) -> str:
     """The metric over the rounds in one world, of the best candidates and of plain FedAvg."""
-    order = [row.name for row in advice.rows() if advice.outcomes.get(row.name)]
-    names = [*dict.fromkeys([*order[: SHOWN - 1], *(n for n in order if n == PLAIN)])]
+    order = [row for row in advice.rows() if advice.outcomes.get(Arm(row.name, row.settings))]
+    chosen = [*order[: SHOWN - 1], *(row for row in order[SHOWN - 1 :] if row.name == PLAIN)]
     series = []
-    for i, name in enumerate(names):
-        runs = [o for (c, _), o in advice.outcomes[name].items() if c == case and not o.diverged]
+    for i, row in enumerate(chosen):
+        found = advice.outcomes[Arm(row.name, row.settings)]
+        runs = [o for (c, seed), o in found.items() if c == case and not o.diverged and seed < advice.race.seeds]
         values = [o.values[advice.judge.metric] for o in runs if advice.judge.metric in o.values]
         if values:
             mean = np.mean(np.array(values), axis=0)
-            series.append(Series(name, np.array(runs[0].rounds, float), mean, i))
+            series.append(Series(row.name, np.array(runs[0].rounds, float), mean, i))
     title = title_of(advice.judge.metric) + (f", {case} world" if len(advice.cases) > 1 else "")
     return line_chart(series, title, "rounds trained", advice.judge.unit)
 
 
 def _method(advice: Advice) -> Markup:
-    plan, tuned = advice.plan, "not at all"
-    if plan.tuning_seeds:
-        rates = f"{len(plan.rates)} learning rates ({', '.join(plan.settings())})"
-        tuned = f"{rates} with {plan.tuning_seeds} seeds that do not race"
+    plan = advice.plan
+    rates = f"at each of the rates {', '.join(advice.rates)}" if plan.tuned else "at the experiment's own rate"
     lines = [
-        f"{len(advice.candidates)} candidates, each tuned in the same way: {tuned}.",
-        f"Runs of {plan.rounds} rounds under the log's turnout, drawn for each seed in whole blocks of rounds; the "
-        "same seed has the same data and turnout for every candidate. A run's score is the mean over its last quarter "
-        "of evaluations, a seed's the mean over worlds.",
+        f"{len(advice.candidates)} candidates, {rates}: an arm of the race is a candidate at one rate.",
+        f"Runs of {plan.rounds} rounds under the log's turnout. Each seed has a bootstrap log of its own, stretches of "
+        "the log drawn with replacement; the same seed has the same data and turnout for every arm. A run's score is "
+        "the mean over its last quarter of evaluations, a seed's the mean over worlds.",
         f"The race: {BOUND}.",
-        f"{duration(advice.spent)} of a budget of {duration(advice.budget)}.",
+        f"Best is only what is also ahead on other logs of the fleet, and collapses in at most {TOLERATED:.0%} of the "
+        f"seeds, shown by {SEEDS_NEEDED} seeds without a collapse (97.5 % confidence).".replace("% of", " % of"),
+        f"{duration(advice.spent)} of a budget of {duration(advice.budget)}: "
+        + ", ".join(f"{duration(seconds)} for {step}" for step, seconds in advice.spent_on.items())
+        + ".",
     ]
     return _section("How it was found", lines=lines, listed=[f"{case.name}: {case.about}" for case in advice.cases])

@@ -17,8 +17,8 @@ from turnout.fleet.diagnosis import Diagnosis
 from turnout.parts.compression.lossy import Quantise, SparseTernary
 from turnout.parts.membership.policy import DropInactive
 from turnout.parts.personal import Named, batch_norm
+from turnout.parts.substitution.base import Stale
 from turnout.parts.substitution.friends import Friends
-from turnout.parts.substitution.stale import Stale
 from turnout.parts.terms.baselines import Proximal
 from turnout.parts.terms.control_variates import Scaffold
 from turnout.parts.weighting import ByShare, ByWork, CompleteOnly, FedNova
@@ -76,6 +76,7 @@ class Judge:
     metric   the name of its metric for the task
     higher   whether a higher metric is better
     unit     of the metric
+    worst    the metric of the worst tenth of clients
     targets  for bytes: the metric to reach, by case
     whole    for bytes: those of plain FedAvg's run, by case
     """
@@ -84,13 +85,15 @@ class Judge:
     metric: str
     higher: bool
     unit: Unit
+    worst: str = ""
     targets: Mapping[str, float] = field(default_factory=dict)
     whole: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, aim: Aim, task: TaskSpec) -> Judge:
         metric, glossary = aim.metric.format(main=task.main), Glossary.of(task)
-        return cls(aim, metric, glossary.higher_is_better(metric), glossary.unit(metric))
+        worst = AIMS["worst-tenth"].metric.format(main=task.main)
+        return cls(aim, metric, glossary.higher_is_better(metric), glossary.unit(metric), worst)
 
     def score(self, outcome: TrialOutcome, case: str) -> float:
         """How good a run was; the worst possible score if it diverged."""
@@ -99,6 +102,15 @@ class Judge:
         if outcome.diverged:
             return 0.0 if self.unit == "percent" and self.higher else -math.inf
         return outcome.final(self.metric) * (1 if self.higher else -1)
+
+    def collapsed(self, outcome: TrialOutcome, case: str, usual: float) -> bool:
+        """Whether a run diverged, did not reach the target, or ended less than half as good as a usual one."""
+        if outcome.diverged:
+            return True
+        if self.aim.name == "bytes" and self.targets:
+            return self.spent(outcome, case) is None
+        value = outcome.final(self.metric)
+        return value < usual / 2 if self.higher else value > 2 * usual
 
     def reaches(self, value: float, target: float) -> bool:
         return value >= target if self.higher else value <= target
@@ -142,12 +154,12 @@ class Judge:
 PLAIN = "FedAvg"
 KEEP, SMALL_KEEP = 0.01, 0.05  # of a model's entries, in ternary messages; of a small model's
 SMALL = 100_000  # parameters
-RATES = (1 / 3, 1.0, 3.0)  # times the learning rate of the experiment: the settings that are tuned
+STEP, STEPS = 3.0, 3  # rates are powers of 3 times that of the experiment, at most so many steps away from it
 
 NOT_TRIED = (
     "other learning-rate schedules, batch sizes and numbers of epochs than the experiment's",
     "server optimizers (Adam, Yogi, Adagrad), the elastic term, FedGATE, VRL-SGD, MimeLite, APFL, FedAMP",
-    "asking other clients than the log did (selection), robust aggregation, scores instead of weights",
+    "robust aggregation, scores instead of weights",
     "the candidates' own settings (μ of FedProx, the share of entries that ternary messages keep) beside the defaults",
 )
 
@@ -233,6 +245,20 @@ def given_candidates(base: Experiment, given: Mapping[str, Experiment], also: Se
         Candidate(name, about, {"algorithm": made.algorithm}, getattr(made.algorithm, "makes_own", False))
         for name, about, made in listed
     ]
+
+
+def settings_of(steps: int) -> str:
+    """A learning rate in words, so many steps above that of the experiment.
+
+    >>> settings_of(0), settings_of(-2)
+    ('lr × 1', 'lr × 0.111')
+    """
+    return f"lr × {STEP**steps:.3g}"
+
+
+def rate_of(settings: str) -> float:
+    """The learning rate of these settings, in times that of the experiment."""
+    return next(STEP**k for k in range(-STEPS, STEPS + 1) if settings_of(k) == settings)
 
 
 def with_rate(experiment: Experiment, times: float) -> Experiment:

@@ -1,57 +1,74 @@
-"""The race: candidates run the same seeds, and one that is shown to be behind another stops.
+"""The race: every candidate at several learning rates runs the same seeds, and what is shown to be behind stops.
 
-The race is evaluated after fixed numbers of seeds (LOOKS). At each look every two running candidates are compared by a
-paired t-test, and the one behind is dropped. The error of 5 % is divided among the looks and, for each candidate, among
-those it meets (Bonferroni), two-sided. So the truly best candidate is dropped at any look with probability at most
-2.5 %, and the race may be stopped at any time: a winner that is no better than some other is named in at most 5 % of
-the races, also if all are alike. That holds for normal differences; tests/fleet/test_advise.py and
-benchmarks/advise_errors.py count errors for others.
+What races is an arm: a candidate at one rate. Nothing is tuned beforehand, because a rate that is picked from a few
+seeds makes identical candidates different, and a race among them then names one. Instead:
 
-How much fits into the budget (`RacePlan`) is decided once, from the time of a few rounds, and kept in a file for
-resuming.
+- All candidates have the same rates, at first 1/3, 1 and 3 times that of the experiment. While the best rate of any
+  candidate is the lowest or the highest one, every candidate gets a further rate, before any arm is dropped.
+- The race is evaluated after fixed numbers of seeds (LOOKS). At each look every two running arms are compared by a
+  paired t-test, and the one behind is dropped. A candidate is out when its last arm is. The race is decided when all
+  running arms are of one candidate.
+- The same seed has the same data for all arms, and the same bootstrap log: stretches of the fleet's log, drawn with
+  replacement. So the differences vary over seeds as they do over data and over stretches.
+
+Why a wrong winner is rare. Take the truly best arm. A candidate other than its own wins only if this arm is dropped,
+so if at some look one of the other arms seems better by chance. There are at most (candidates x MOST_RATES - 1) others
+and len(LOOKS) looks, and the error is divided among all of these (Bonferroni), whether they are run or not, so adding
+rates and stopping at any time are allowed. If two candidates are equally good, each has such an arm, and one of the
+two must be dropped: that is why tests are two-sided. The race has ERROR = 2.5 % of the 5 % that are promised; the
+other half is for collapses that are too rare to be seen in it (certainty.py, which also asks whether another log of
+the same fleet would give the same answer). This holds for normal differences; benchmarks/advise_errors.py counts
+errors for others.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from turnout.errors import UserError
-from turnout.fleet.advice.candidates import RATES
-from turnout.fleet.advice.cases import RaceCase
-from turnout.fleet.advice.trials import measure
-from turnout.machine.files import write_whole
-from turnout.running.charts.units import duration
-from turnout.statistics import BEHIND, Standing, standing
+from turnout.fleet.advice.candidates import STEPS
+from turnout.statistics import BEHIND, LEVEL, Standing, standing
 
 LOOKS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
+ERROR = (1 - LEVEL) / 2  # of the race; as much is for rare collapses
+RATES = (0, 1, -1)  # steps from the learning rate of the experiment, in the order in which they are tried
+MOST_RATES = 2 * STEPS + 1  # of a candidate
 DIVERGED = "all that did not diverge"
 BOUND = (
-    f"paired t-tests at no more than {len(LOOKS)} looks (after {', '.join(map(str, LOOKS))} seeds), 5 % divided among "
-    "the looks and the candidates that each one meets (Bonferroni): valid whenever it is stopped"
-)
+    f"paired t-tests at no more than {len(LOOKS)} looks (after {', '.join(map(str, LOOKS))} seeds), {ERROR:.1%} "
+    f"divided among the looks and the arms that each one meets, {MOST_RATES} rates of every other candidate "
+    "(Bonferroni): valid whenever it is stopped"
+).replace("%", " %")
 
-Scores = Mapping[str, Mapping[int, float]]  # candidate -> seed -> score, higher is better
+
+class Arm(NamedTuple):
+    """A candidate with the settings it runs with.
+
+    candidate  its name
+    settings   its learning rate, in words
+    """
+
+    candidate: str
+    settings: str
+
+
+Scores = Mapping[Arm, Mapping[int, float]]  # arm -> seed -> score, higher is better
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """A candidate that was dropped.
+    """An arm that was dropped.
 
-    name            of the candidate
+    arm             that was behind
     after           how many seeds
     by              the candidate it was behind
     gap, low, high  the difference to it, with its interval
     """
 
-    name: str
+    arm: Arm
     after: int
     by: str
     gap: float
@@ -64,74 +81,108 @@ class Race:
     """The state of a race.
 
     names    all candidates, the simplest first
-    running  candidates that are still in
-    dropped  candidates that were behind
-    same     candidates with the same scores as a simpler one in every seed, and which one
+    rates    how many rates each may have
+    running  arms that are still in, by candidate
+    dropped  arms that were behind
+    same     arms with the same scores as one of a simpler candidate in every seed, and which one
     seeds    at the last look
     """
 
     names: tuple[str, ...]
-    running: tuple[str, ...]
+    rates: int = MOST_RATES
+    running: tuple[Arm, ...] = ()
     dropped: tuple[Dropped, ...] = ()
-    same: Mapping[str, str] = field(default_factory=dict)
+    same: Mapping[Arm, Arm] = field(default_factory=dict)
     seeds: int = 0
 
-    @classmethod
-    def of(cls, names: Sequence[str]) -> Race:
-        return cls(tuple(names), tuple(names))
+    @property
+    def candidates(self) -> list[str]:
+        """The candidates that are still in, the simplest first."""
+        return [name for name in self.names if any(arm.candidate == name for arm in self.running)]
 
     @property
     def decided(self) -> bool:
-        return len(self.running) < 2
+        return len(self.candidates) < 2
+
+    @property
+    def others(self) -> int:
+        """How many arms the truly best one may meet."""
+        return max(1, len(self.names) * self.rates - 1)
+
+    @property
+    def twins(self) -> dict[str, str]:
+        """Candidates that do the very same as a simpler one here, and which one."""
+        found = {arm.candidate: other.candidate for arm, other in self.same.items() if arm.candidate != other.candidate}
+        return {name: other for name, other in found.items() if name not in self.candidates}
 
     def next_look(self) -> int | None:
         """The seeds after which the race is evaluated next; None past the last."""
         return next((look for look in LOOKS if look > self.seeds), None)
 
+    def joined(self, settings: str, candidates: Sequence[str]) -> Race:
+        """The race with these candidates at a further rate too."""
+        arms = [*self.running, *(Arm(name, settings) for name in candidates)]
+        return replace(self, running=tuple(sorted(arms, key=lambda arm: self.names.index(arm.candidate))))
+
+    def without_twins(self, scores: Scores, seeds: int) -> Race:
+        """The race without arms that have the very scores of one of a simpler candidate."""
+        seen, same = {arm: _first(scores[arm], seeds) for arm in self.running}, {}
+        for i, arm in enumerate(self.running):
+            twin = next((other for other in self.running[:i] if seen[other] == seen[arm]), None)
+            if twin is not None and all(map(math.isfinite, seen[arm].values())):
+                same[arm] = twin
+        running = tuple(arm for arm in self.running if arm not in same)
+        return replace(self, running=running, same={**self.same, **same})
+
     def looked_at(self, scores: Scores, seeds: int) -> Race:
-        """The race after a look at the first so many seeds, which all running candidates have finished."""
-        seen = {name: _first(scores[name], seeds) for name in self.running}
-        broken = [name for name in self.running if not all(map(math.isfinite, seen[name].values()))]
-        if len(broken) == len(self.running):
+        """The race after a look at the first so many seeds, which all running arms have finished."""
+        race = self.without_twins(scores, seeds)
+        seen = {arm: _first(scores[arm], seeds) for arm in race.running}
+        broken = [arm for arm in race.running if not all(map(math.isfinite, seen[arm].values()))]
+        if len(broken) == len(race.running):
             raise UserError("every candidate diverges here: lower algorithm.local.optimizer.lr in the experiment")
-        same = {}
-        for i, name in enumerate(self.running):
-            twin = next((other for other in self.running[:i] if seen[other] == seen[name]), None)
-            if twin is not None and name not in broken:
-                same[name] = twin
-        running = [name for name in self.running if name not in same and name not in broken]
-        lost = [Dropped(name, seeds, DIVERGED, math.nan, math.nan, math.nan) for name in broken]
+        lost = [Dropped(arm, seeds, DIVERGED, math.nan, math.nan, math.nan) for arm in broken]
+        running = [arm for arm in race.running if arm not in broken]
         behind = []
-        for name in running:
-            standings = [(other, self.compared(name, other, seen)) for other in running if other != name]
+        for arm in running:
+            standings = [(other, race.compared(arm, other, seen)) for other in running if other != arm]
             worse = [(s.gap or 0.0, other, s) for other, s in standings if s.verdict == BEHIND]
             if worse:
                 gap, other, s = min(worse, key=lambda entry: entry[0])
-                behind.append(Dropped(name, seeds, other, gap, s.low or 0.0, s.high or 0.0))
-        names = {one.name for one in behind}
+                behind.append(Dropped(arm, seeds, other.candidate, gap, s.low or 0.0, s.high or 0.0))
+        gone = {one.arm for one in behind}
         return replace(
-            self,
-            running=tuple(name for name in running if name not in names),
-            dropped=(*self.dropped, *lost, *behind),
-            same={**self.same, **same},
+            race,
+            running=tuple(arm for arm in running if arm not in gone),
+            dropped=(*race.dropped, *lost, *behind),
             seeds=seeds,
         )
 
-    def compared(self, name: str, other: str, scores: Scores) -> Standing:
-        """One candidate against another, with the interval by which the race decides.
+    def compared(self, arm: Arm, other: Arm, scores: Scores) -> Standing:
+        """One arm against another, with the interval by which the race decides.
 
-        For any one candidate, its comparisons with all others at every look must hold at once.
+        For any one arm, its comparisons with all others at every look must hold at once.
         """
-        return standing(name, scores[name], scores[other], max(1, len(self.names) - 1) * len(LOOKS))
+        share = round((1 - LEVEL) / ERROR)
+        return standing(arm.candidate, scores[arm], scores[other], share * self.others * len(LOOKS))
 
-    def leader(self, scores: Scores) -> str:
-        """The running candidate with the best mean over the seeds looked at; the simpler of two with the same mean."""
-        return max(self.running, key=lambda name: mean(_first(scores[name], self.seeds)))
+    def leader(self, scores: Scores) -> Arm:
+        """The running arm with the best mean over the seeds looked at; the simpler of two with the same mean."""
+        return max(self.running, key=lambda arm: mean(_first(scores[arm], self.seeds)))
 
-    def against(self, leader: str, scores: Scores) -> dict[str, Standing]:
-        """The other running candidates against the leader, over the seeds looked at."""
-        seen = {name: _first(scores[name], self.seeds) for name in self.running}
-        return {name: self.compared(name, leader, seen) for name in self.running if name != leader}
+    def best_arm(self, name: str, scores: Scores) -> Arm:
+        """The arm of a candidate that stands for it: of those that lasted longest, the one with the best mean."""
+        running = [arm for arm in self.running if arm.candidate == name]
+        gone = [(one.after, one.arm) for one in self.dropped if one.arm.candidate == name]
+        last = max((after for after, _ in gone), default=0)
+        arms = running or [arm for after, arm in gone if after == last] or [a for a in self.same if a.candidate == name]
+        return max(arms, key=lambda arm: mean(_first(scores[arm], self.seeds or LOOKS[-1])))
+
+    def against(self, leader: Arm, scores: Scores) -> dict[str, Standing]:
+        """The other running candidates, each by its best arm, against the leader, over the seeds looked at."""
+        arms = [self.best_arm(name, scores) for name in self.candidates if name != leader.candidate]
+        seen = {arm: _first(scores[arm], self.seeds) for arm in (leader, *arms)}
+        return {arm.candidate: self.compared(arm, leader, seen) for arm in arms}
 
     def level(self, scores: Scores, margin: float) -> bool:
         """Whether all running candidates are shown to be less than a margin behind the leader: any of them will do."""
@@ -145,152 +196,3 @@ def _first(score: Mapping[int, float], seeds: int) -> dict[int, float]:
 
 def mean(score: Mapping[int, float]) -> float:
     return math.fsum(score.values()) / len(score) if score else math.nan
-
-
-class RaceBoard:
-    """Steps of the advice, with a bar for the runs of the current one."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, quiet=quiet)
-        columns = "{task.description}", "{task.completed}/{task.total}", "{task.fields[left]}"
-        self.bar = Progress(*map(TextColumn, columns), BarColumn(), console=self.console, transient=True)
-        self.task = self.bar.add_task("", total=None, left="")
-        self.budget = 0.0
-
-    def __enter__(self) -> RaceBoard:
-        if self.console.is_terminal and not self.console.quiet:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.stop()
-
-    def say(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self.console.print(line, highlight=False, markup=False)
-
-    def begin(self, step: str, runs: int, spent: float, budget: float) -> None:
-        """Begin a step of so many runs."""
-        self.budget = budget
-        self.bar.reset(self.task, description=step, total=max(1, runs), completed=0, left=self._left(spent))
-        if runs and not self.bar.live.is_started:
-            self.say([f"{step}: {runs} runs, {self._left(spent)}"])
-
-    def advance(self, spent: float) -> None:
-        self.bar.update(self.task, advance=1, left=self._left(spent))
-
-    def _left(self, spent: float) -> str:
-        return f"{duration(max(0.0, self.budget - spent))} left"
-
-    def show_race(self, race: Race) -> None:
-        """A line about the last look."""
-        gone, same = len(race.dropped), len(race.same)
-        words = f"after {race.seeds} seeds: {len(race.running)} still in, {gone} dropped, {same} set aside"
-        self.say([words] if race.seeds else [])
-
-
-FILE = "plan.json"
-PILOT = 4  # rounds that are timed
-DEARER = 1.6  # what a candidate's run costs on average, in runs of plain FedAvg
-TUNING, RACING = 0.4, 0.85  # the part of the budget at which each should have ended
-TUNING_ENDS = 0.5  # the part at which tuning is stopped, if it takes longer than it should
-FIRST_TUNING_SEED = 10_000  # seeds of the race are counted from 0
-LEAST_ROUNDS = 15
-
-
-@dataclass(frozen=True)
-class RacePlan:
-    """What is run within the budget.
-
-    rates         the learning rate is multiplied by each of them
-    tuning_seeds  with how many seeds each is tried
-    rounds        of a run
-    asked         rounds of the experiment; a small budget allows fewer
-    seconds       that one seed of all candidates should take
-    """
-
-    rates: tuple[float, ...]
-    tuning_seeds: int
-    rounds: int
-    asked: int
-    seconds: float
-
-    def settings(self) -> list[str]:
-        return [f"lr × {rate:.3g}" for rate in self.rates]
-
-    def rate(self, settings: str) -> float:
-        return self.rates[self.settings().index(settings)]
-
-    def tuned_with(self, seeds: int) -> RacePlan:
-        """The same if only so many tuning seeds were finished; with none there was no tuning."""
-        return replace(self, tuning_seeds=seeds, rates=self.rates if seeds else (1.0,))
-
-    @property
-    def seeds(self) -> range:
-        return range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tuning_seeds)
-
-    def notes(self) -> list[str]:
-        """What the budget did not allow, in sentences."""
-        found = []
-        if len(self.rates) == 1:
-            found.append(
-                "learning rates were not tuned: all candidates have the experiment's own; a larger budget tunes"
-            )
-        if self.rounds < self.asked:
-            found.append(f"runs had {self.rounds} rounds instead of {self.asked}: the budget was too small for more")
-        return found
-
-
-def planned(
-    cases: Sequence[RaceCase], candidates: int, budget: float, jobs: int, folder: Path, tune: bool = True
-) -> RacePlan:
-    """The plan in a folder, or a new one; without tuning, runs are as long as asked for."""
-    path = folder / FILE
-    if path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        return RacePlan(**{**kept, "rates": tuple(kept["rates"])})
-    rounds = cases[0].experiment.rounds
-    if not tune:
-        return RacePlan((1.0,), 0, rounds, rounds, 0.0)
-    each = [timed(case, PILOT) for case in cases]
-    plan = fitting([e[0] for e in each], [e[1] for e in each], rounds, candidates, budget, jobs)
-    write_whole(path, json.dumps(asdict(plan)) + "\n")
-    return plan
-
-
-def timed(case: RaceCase, rounds: int) -> tuple[float, float]:
-    """Seconds to begin a run of plain FedAvg, and seconds a round."""
-    short = case.experiment.but(rounds=1, **{"world.events": ()})
-    measure(short)  # compiles and reads files, which happens once
-    start = time.perf_counter()
-    measure(short)
-    middle = time.perf_counter()
-    measure(short.but(rounds=1 + rounds))
-    end = time.perf_counter()
-    each = max(1e-4, (end - middle) - (middle - start)) / rounds
-    return max(0.0, middle - start - each), each
-
-
-def fitting(
-    begin: Sequence[float], each: Sequence[float], rounds: int, candidates: int, budget: float, jobs: int
-) -> RacePlan:
-    """The largest plan that leaves time for the race's first looks: fewer rates first, then fewer rounds.
-
-    >>> fitting([0.1], [0.01], 100, candidates=10, budget=600, jobs=2).tuning_seeds
-    2
-    >>> fitting([0.1], [1.0], 100, candidates=10, budget=600, jobs=2).rounds
-    15
-    """
-
-    def seconds(n: int) -> float:
-        return DEARER * candidates * sum(b + n * e for b, e in zip(begin, each, strict=True)) / jobs
-
-    for seeds in (2, 1):
-        if seconds(rounds) * len(RATES) * seeds < TUNING * budget:
-            return RacePlan(RATES, seeds, rounds, rounds, seconds(rounds))
-    room = RACING * budget / LOOKS[1]
-    n = rounds
-    while n > LEAST_ROUNDS and seconds(n) > room:
-        n -= max(1, n // 20)
-    n = max(n, min(rounds, LEAST_ROUNDS))
-    return RacePlan((1.0,), 0, n, rounds, seconds(n))

@@ -35,6 +35,8 @@ class TrialOutcome:
     values    metrics by name, at these rounds
     sent      bytes, both ways, by then
     up, down  bytes of the whole run
+    devices   seconds that devices were at work, all together; 0 if time is not simulated
+    waited    simulated seconds that the rounds took
     seconds   the run took
     diverged  why it ended before its last round, if it did
     """
@@ -44,6 +46,8 @@ class TrialOutcome:
     sent: tuple[float, ...] = ()
     up: float = 0.0
     down: float = 0.0
+    devices: float = 0.0
+    waited: float = 0.0
     seconds: float = 0.0
     diverged: str = ""
 
@@ -63,11 +67,11 @@ class TrialOutcome:
 class Trial(NamedTuple):
     """One run to make.
 
-    part       of the advice that it is for: tuning, or the race
+    part       of the advice that it is for: the race, second runs, levers, a target
     candidate  its name
-    settings   its tuned settings
+    settings   its learning rate, in words
     case       the world it runs in
-    seed       from 0; tuning has seeds of its own
+    seed       from 0
     """
 
     part: str
@@ -142,12 +146,14 @@ def measure(experiment: Experiment, data_dir: Path | None = None) -> TrialOutcom
 def _rounds(track: Track, start: float) -> TrialOutcome:
     experiment, state = track.experiment, track.begin()
     every = max(1, experiment.rounds // POINTS)
-    up = down = 0.0
+    up = down = devices = waited = 0.0
     rounds, sent, measured, why = [], [], [], ""
     for t in range(experiment.rounds):
         try:
             state, record = track.round(state, t)
             up, down = up + record.bytes_up, down + record.bytes_down
+            devices += float(record.extra.get("device_seconds", 0.0))
+            waited += float(record.extra.get("simulated_seconds", 0.0))
             if (t + 1) % every and t + 1 < experiment.rounds:
                 continue
             found = track.evaluate(state, t).values
@@ -162,7 +168,8 @@ def _rounds(track: Track, start: float) -> TrialOutcome:
         measured.append(found)
     names = [name for name in (measured[0] if measured else {}) if all(name in found for found in measured)]
     values = {name: tuple(found[name] for found in measured) for name in names}
-    return TrialOutcome(tuple(rounds), values, tuple(sent), up, down, time.perf_counter() - start, why)
+    seconds = time.perf_counter() - start
+    return TrialOutcome(tuple(rounds), values, tuple(sent), up, down, devices, waited, seconds, why)
 
 
 def _begin_worker() -> None:

@@ -6,8 +6,9 @@ Shape letters: C replies, P shared parameters.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -41,6 +42,9 @@ def dense_bytes(slots: tuple[Slot, ...]) -> int:
 class Compression(Protocol):
     """Encodes updates both ways. Clients' residuals are rows of the client store; the server's are in its state."""
 
+    # Residuals that clients report: they identify the model a client holds, for `catch_up`. Name -> name in a message.
+    reported: ClassVar[Mapping[str, str]] = {}
+
     def residuals(self, slots: tuple[Slot, ...]) -> Tensors:
         """One client's residuals before its first message."""
         return {}
@@ -62,8 +66,8 @@ class Compression(Protocol):
         """The decoded updates [C, P], in the server's precision."""
 
     def held(self, kept: Tensors) -> Tensors:
-        """Clients' reports about the model they hold, for `catch_up`; their messages contain them too."""
-        return {}
+        """The reported residuals as messages contain them."""
+        return {name: kept[residual] for residual, name in self.reported.items()}
 
     @abstractmethod
     def catch_up(self, state: State, held: Tensors, sending: Sending) -> Tensor:

@@ -12,8 +12,9 @@ Shape letters: C replies, P shared parameters, B bytes of the log, M messages in
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from turnout.layout import Slot
 from turnout.machine.profiling import staged
 from turnout.parts.compression.base import Compression, Sending, dense_bytes
 from turnout.parts.compression.codec.byte import Byte, Dither
-from turnout.parts.compression.codec.messages import Coded
+from turnout.parts.compression.codec.messages import message_of
 from turnout.parts.compression.codec.sparse import Ternary, Values
 from turnout.rng import key
 from turnout.types import BYTE, Message, State, Tensors
@@ -102,10 +103,10 @@ class BroadcastLog:
 class Codec(Protocol):
     """Rows of numbers as bytes, and back."""
 
-    def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Coded:
+    def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Message:
         """Encode rows; `x_CP` becomes the residual, x less the result of `read`."""
 
-    def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
+    def read(self, message: Message, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
         """Decode messages to rows; an impossible message raises UserError."""
 
     def longest(self, slots: tuple[Slot, ...]) -> int:
@@ -121,6 +122,8 @@ class ErrorFeedback(Compression):
     residual_decay  factor on a client's residual for each round that it was away
     reset_after     a client that was away for this many rounds starts without a residual
     """
+
+    reported: ClassVar[Mapping[str, str]] = {"round": "since"}
 
     feedback: bool = True
     directions: str = "both"
@@ -153,8 +156,8 @@ class ErrorFeedback(Compression):
             if self.reset_after is not None:
                 left_CP.masked_fill_((away_C >= self.reset_after)[:, None], 0)
             left_CP.add_(update_CP)
-        coded = self.codec("up", sending).write(left_CP, sending.slots)
-        message = Message({BYTE: coded.byte_CB} | self.held(kept), coded.length_C, coded.decoded_CP)
+        message = self.codec("up", sending).write(left_CP, sending.slots)
+        message = replace(message, tensors=message.tensors | self.held(kept))
         now = {"round": torch.full_like(round_C, sending.t)}
         return message, now | ({"left": left_CP} if self.feedback else {})
 
@@ -165,11 +168,8 @@ class ErrorFeedback(Compression):
     def decode(self, message: Message, sending: Sending, like_P: Tensor) -> Tensor:
         if message.decoded is not None:
             return message.decoded.to(like_P)
-        coded = Coded(message.tensors[BYTE].to(like_P.device), message.bytes_C)
-        return self.codec("up", sending).read(coded, sending.slots, like_P.dtype)
-
-    def held(self, kept: Tensors) -> Tensors:
-        return {"since": kept["round"]}
+        message = replace(message, tensors={BYTE: message.tensors[BYTE].to(like_P.device)})
+        return self.codec("up", sending).read(message, sending.slots, like_P.dtype)
 
     @staged("broadcast")
     def catch_up(self, state: State, held: Tensors, sending: Sending) -> Tensor:
@@ -185,10 +185,10 @@ class ErrorFeedback(Compression):
         log = BroadcastLog.from_state(state)
         left_P = log.left_P + change_P if self.feedback else change_P.clone()
         codec = self.codec("down", sending)
-        coded = codec.write(left_P[None], sending.slots)
-        applied_CP = coded.decoded_CP
-        applied_CP = codec.read(coded, sending.slots, change_P.dtype) if applied_CP is None else applied_CP
-        message_B = coded.byte_CB[0, : int(coded.length_C[0])]
+        message = codec.write(left_P[None], sending.slots)
+        applied_CP = message.decoded
+        applied_CP = codec.read(message, sending.slots, change_P.dtype) if applied_CP is None else applied_CP
+        message_B = message.tensors[BYTE][0, : int(message.bytes_C[0])]
         left_P = left_P if self.feedback else log.left_P
         return applied_CP[0], log.sent(message_B, sending.t, left_P, dense_bytes(sending.slots)).to_state()
 
@@ -196,10 +196,10 @@ class ErrorFeedback(Compression):
         return BroadcastLog.from_state(state).missed(since, dense_bytes(slots)) if self.directions == "both" else None
 
     def received(self, held_P: Tensor, messages: Messages, sending: Sending) -> Tensor:
-        for t, message in messages:
+        for t, row in messages:
             codec = self.codec("down", replace(sending, t=t))
-            coded = Coded.of([message], codec.longest(sending.slots))
-            held_P = held_P + codec.read(coded, sending.slots, held_P.dtype)[0]
+            message = message_of([row], codec.longest(sending.slots))
+            held_P = held_P + codec.read(message, sending.slots, held_P.dtype)[0]
         return held_P
 
 

@@ -236,8 +236,8 @@ class Membership:
         bound = departure.left_to_learn(drop.C, drop.gamma, outlook.clock, T, work)
         out_I = drop.picks(asked_I, absent_I, bound)
         rows = zip(*(v[out_I].tolist() for v in (client_I, absent_I, asked_I)), strict=True)
-        found = [(client, f"away in {absent} of the {asked} rounds it was asked") for client, absent, asked in rows]
-        return found[: len(change.members) - 1]
+        inactive = [(client, f"away in {absent} of the {asked} rounds it was asked") for client, absent, asked in rows]
+        return inactive[: len(change.members) - 1]
 
     def observe(self, roster: Roster, clock: int, turnout: Turnout, loss_C: Tensor, share_C: Tensor) -> Roster:
         """Learn what the rules need from the clients that were asked; `loss_C` is inf for those that sent none (all of

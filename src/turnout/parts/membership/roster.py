@@ -64,8 +64,8 @@ class ClientHistory:
 
     def losses(self, client: int) -> tuple[float, float] | None:
         """The latest and the lowest loss of a client; None for one that has never replied."""
-        found = ((self.client_K == client) & torch.isfinite(self.latest_K)).nonzero()
-        return (float(self.latest_K[found[0, 0]]), float(self.lowest_K[found[0, 0]])) if len(found) else None
+        place = ((self.client_K == client) & torch.isfinite(self.latest_K)).nonzero()
+        return (float(self.latest_K[place[0, 0]]), float(self.lowest_K[place[0, 0]])) if len(place) else None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from turnout.parts.substitution.stale import find_slots
+from turnout.parts.substitution.base import find_slots
 from turnout.types import State
 
 CACHED = 16  # rows of a table read together, so that they stay in the cache
@@ -210,7 +210,7 @@ class Pairs:
         Only those met `least` times; candidates first; the first of equals, or of those at most `near` below the best
         the one that did most work.
         """
-        found = []
+        blocks = []
         for slot_b in missing_M.split(CACHED):
             score_bR = self.mean_KK.index_select(0, slot_b).index_select(1, friend_R)
             if least > 1 or judging is not None:
@@ -226,5 +226,5 @@ class Pairs:
                 near_bR = score_bR >= best_b1 - near
                 most_b1 = torch.where(near_bR, work_R, -1.0).amax(1, keepdim=True)
                 score_bR.masked_fill_(~(near_bR & (work_R == most_b1)), -torch.inf)
-            found.append(torch.where(best_b1.squeeze(1) > -torch.inf, score_bR.argmax(1), -1))
-        return torch.cat(found)
+            blocks.append(torch.where(best_b1.squeeze(1) > -torch.inf, score_bR.argmax(1), -1))
+        return torch.cat(blocks)

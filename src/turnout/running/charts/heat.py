@@ -159,8 +159,8 @@ def row_names(known: Column, rows: int, name_of: Callable[[int], str]) -> list[s
     """
     place = np.arange(len(known)) * rows // len(known)
     edges = np.searchsorted(place, np.arange(rows + 1))
-    found = [known[a:b].tolist() for a, b in pairwise(edges)]
-    return [", ".join(map(name_of, ids[:NAMED])) + (f", … ({len(ids)})" if len(ids) > NAMED else "") for ids in found]
+    names = [known[a:b].tolist() for a, b in pairwise(edges)]
+    return [", ".join(map(name_of, ids[:NAMED])) + (f", … ({len(ids)})" if len(ids) > NAMED else "") for ids in names]
 
 
 def turnout_map(turnout: Turnout, title: str, name_of: Callable[[int], str], of: str = "") -> HeatMap:

@@ -141,12 +141,12 @@ def bars(
 
 def _drawable(series: Sequence[Series], log_x: bool) -> list[Series]:
     """Series with finite points only, and no more of them than a screen can show; empty ones are left out."""
-    found = []
+    drawn = []
     for s in series:
         keep = np.isfinite(s.x) & np.isfinite(s.y) & ((s.x > 0) | (not log_x))
         low, high = (None if v is None else np.where(np.isfinite(v), v, s.y)[keep] for v in (s.low, s.high))
-        found.append(_thin(replace(s, x=s.x[keep], y=s.y[keep], low=low, high=high)))
-    return [s for s in found if len(s.x)]
+        drawn.append(_thin(replace(s, x=s.x[keep], y=s.y[keep], low=low, high=high)))
+    return [s for s in drawn if len(s.x)]
 
 
 def _thin(s: Series) -> Series:

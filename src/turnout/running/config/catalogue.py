@@ -40,13 +40,13 @@ def kinds(installed: bool = False) -> dict[str, list[PartKind]]:
     >>> [kind.names for kind in kinds()["weighting"]][0]
     ('fedavg',)
     """
-    found = {}
+    by_kind = {}
     for role, title in ROLE_NAMES.items():
         makers: dict[Maker, list[str]] = {}
         for name, maker in (listed_kinds if installed else all_kinds)(role).items():
             makers.setdefault(maker, []).append(name)
-        found[title] = [PartKind(tuple(n), first_sentence(m), settings_of(m)) for m, n in makers.items()]
-    return found
+        by_kind[title] = [PartKind(tuple(n), first_sentence(m), settings_of(m)) for m, n in makers.items()]
+    return by_kind
 
 
 def first_sentence(thing: Any) -> str:

@@ -85,12 +85,6 @@ class Code:
         self.check(f"{thing.__module__}:{thing.__name__}", path)  # the module may have it from another package
         return thing
 
-    def but_allow(self, package: str) -> Code:
-        """The same, with one more package."""
-        if self.below is None and _is_below(Path.cwd(), _file_of(package)):
-            return self  # announced by a folder beside the file, not installed
-        return dataclasses.replace(self, allow=self.allow | {package})
-
 
 def parts_of(experiment: Any) -> Code:
     """The functions and classes of an existing experiment: nothing else is called, nothing is imported."""

@@ -86,21 +86,21 @@ def fits(hint: Any, value: Any) -> bool:
     >>> fits(float | None, 1), fits(int, 1.0), fits(int, True), fits(tuple[int, ...], (1, "2"))
     (True, False, False, False)
     """
-    found = parsed(hint)
-    match found.shape:
+    hinted = parsed(hint)
+    match hinted.shape:
         case Shape.CHOICE:
-            return any(fits(option, value) for option in found.inside)
+            return any(fits(option, value) for option in hinted.inside)
         case Shape.PLAIN:
             return isinstance(value, PLAIN[hint]) and (hint is bool or not isinstance(value, bool))
         case Shape.LIST:
             if not isinstance(value, tuple | list):  # an array is a list too
                 return not isinstance(value, str | numbers.Number)
-            inside = found.inside
+            inside = hinted.inside
             return len(value) > MANY or len(inside) != 1 or all(fits(inside[0], item) for item in value)
         case Shape.TABLE:
             return isinstance(value, Mapping)
         case Shape.LITERAL:
-            return any(type(option) is type(value) and option == value for option in found.inside)
+            return any(type(option) is type(value) and option == value for option in hinted.inside)
         case Shape.ROLE if isinstance(hint, type):
             return not isinstance(value, str | numbers.Number | type(None))
         case Shape.ROLE | Shape.FUNCTION:  # a role that is not a class is a function
@@ -116,10 +116,10 @@ def in_words(hint: Any) -> str:
     >>> in_words(int | None)
     'a whole number or None'
     """
-    found = parsed(hint)
-    match found.shape:
+    hinted = parsed(hint)
+    match hinted.shape:
         case Shape.CHOICE:
-            return " or ".join(dict.fromkeys(in_words(option) for option in found.inside))
+            return " or ".join(dict.fromkeys(in_words(option) for option in hinted.inside))
         case Shape.ROLE if isinstance(hint, type):
             return f"an object such as {example(hint)}"
         case Shape.ROLE | Shape.FUNCTION:
@@ -127,7 +127,7 @@ def in_words(hint: Any) -> str:
         case Shape.LIST:
             return "a list"
         case Shape.LITERAL:
-            return " or ".join(map(repr, found.inside))
+            return " or ".join(map(repr, hinted.inside))
         case Shape.TABLE:
             return "a table"
     return "None" if hint is type(None) else WORDS.get(hint, getattr(hint, "__name__", str(hint)))
@@ -140,12 +140,12 @@ def example(role: Any) -> str:
 
 def role_in(hint: Any) -> Any:
     """The role in a hint, through optionals and lists; None if there is none."""
-    found = parsed(hint)
-    if found.shape is Shape.ROLE:
+    hinted = parsed(hint)
+    if hinted.shape is Shape.ROLE:
         return hint
-    if found.shape is Shape.LITERAL:
+    if hinted.shape is Shape.LITERAL:
         return None
-    return next((role for inside in found.inside if (role := role_in(inside)) is not None), None)
+    return next((role for inside in hinted.inside if (role := role_in(inside)) is not None), None)
 
 
 def nothing(hint: Any) -> str | bool:
@@ -155,8 +155,8 @@ def nothing(hint: Any) -> str | bool:
     ('none', False)
     """
     for option in (hint, *parsed(hint).inside):
-        found = parsed(option)
-        if option is str or (found.shape is Shape.LITERAL and "none" in found.inside):
+        hinted = parsed(option)
+        if option is str or (hinted.shape is Shape.LITERAL and "none" in hinted.inside):
             return False
     return "none"
 
@@ -196,14 +196,14 @@ def _hints(thing: Any) -> dict[str, Any]:
 
 def _one_by_one(owner: Any) -> dict[str, Any]:
     names = vars(sys.modules[owner.__module__]) if owner.__module__ in sys.modules else {}
-    found: dict[str, Any] = {}
+    hints: dict[str, Any] = {}
     for name, hint in vars(owner).get("__annotations__", getattr(owner, "__annotations__", {})).items():
         alone = type("Alone", (), {"__annotations__": {name: hint}})  # a class, where a ClassVar may be
         try:
-            found |= typing.get_type_hints(alone, globalns=names)
+            hints |= typing.get_type_hints(alone, globalns=names)
         except NameError:
-            found[name] = Any
-    return found
+            hints[name] = Any
+    return hints
 
 
 def required(maker: Any) -> list[str]:

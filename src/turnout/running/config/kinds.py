@@ -16,8 +16,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turnout.data.federation import DataSpec
@@ -40,7 +39,7 @@ from turnout.parts.terms.base import Term
 from turnout.parts.weighting import Weighting
 from turnout.running.config.dotted import Code
 from turnout.settings import RuntimeSpec
-from turnout.suggestions import kinds_in
+from turnout.suggestions import announced, kinds_in
 from turnout.tasks import TaskSpec
 from turnout.world.attacks import Attack
 from turnout.world.devices import Devices
@@ -75,6 +74,7 @@ FLEET = {"fleet-log": "turnout.fleet.fleet_participation:FleetLog"}
 AS_FLEET = {"as-fleet-log": "turnout.fleet.fleet_participation:AsFleetLog"}
 FLOWER = {"flower": "turnout.deploy.settings:Flower"}
 REPLAYED = {"in-order": "turnout.deploy.renumbered:InOrder"}
+AGGREGATIONS = ("turnout.parts.aggregation", "turnout.parts.robust", "turnout.parts.products")
 ROLES = (
     Role("data", DataSpec, ("turnout.data",), public="data", first="synthetic", satellites=REPLAYED),
     Role("partition", Partition, ("turnout.data.partition",), public="partition"),
@@ -93,7 +93,7 @@ ROLES = (
     Role("compression", Compression, ("turnout.parts.compression",), public="compression"),
     Role("substitution", Substitution, ("turnout.parts.substitution",), public="substitution"),
     Role("weighting", Weighting, ("turnout.parts.weighting",), public="weighting"),
-    Role("aggregation", Aggregation, ("turnout.parts.aggregation", "turnout.parts.robust"), public="aggregation"),
+    Role("aggregation", Aggregation, AGGREGATIONS, public="aggregation"),
     Role("server", ServerStep, ("turnout.parts.server",), public="server"),
     Role("closing", Closing, ("turnout.parts.closing",), public="closing"),
     Role("event", Events, ("turnout.world.events",), public="events"),
@@ -137,26 +137,26 @@ def kind_names(role: Any) -> list[str]:
 @functools.cache
 def installed_parts() -> dict[str, dict[str, str]]:
     """The dotted paths of installed packages' kinds, by role and kind; nothing of the packages is imported."""
-    found: dict[str, dict[str, str]] = {name: {} for name in ROLE_NAMES.values()}
-    for entry in entry_points(group="turnout.parts"):
+    by_role: dict[str, dict[str, str]] = {name: {} for name in ROLE_NAMES.values()}
+    for entry in announced("turnout.parts"):
         role, _, kind = entry.name.partition(".")
-        if role in found and kind:
-            found[role][kind] = entry.value
+        if role in by_role and kind:
+            by_role[role][kind] = entry.value
         else:
-            what = f"there is no role {role!r}: {nearest(role, found)}" if kind else "call it role.kind"
+            what = f"there is no role {role!r}: {nearest(role, by_role)}" if kind else "call it role.kind"
             warnings.warn(f"{entry.value} is called {entry.name!r} of turnout.parts: {what}", stacklevel=2)
-    return found
+    return by_role
 
 
 def listed_kinds(role: Any) -> dict[str, Maker]:
     """All kinds of a role, those of installed packages included, which this imports; a broken one is a warning."""
-    found = all_kinds(role)
+    kinds = all_kinds(role)
     for kind, dotted in installed_parts()[ROLE_NAMES[role]].items():
         try:
-            found.setdefault(kind, load_place(dotted))
+            kinds.setdefault(kind, load_place(dotted))
         except Exception as error:  # any failure of an installed package's import
             warnings.warn(f"{dotted} cannot be loaded ({type(error).__name__}: {error})", stacklevel=2)
-    return found
+    return kinds
 
 
 def find(role: Any, kind: str, path: str, code: Code) -> Any:
@@ -172,7 +172,7 @@ def find(role: Any, kind: str, path: str, code: Code) -> Any:
         known = [f"it is a kind of {other}" for other in others] + [nearest(kind, [*kind_names(role), *installed])]
         raise UserError(f"{path}: there is no {ROLE_NAMES[role]} of kind {kind!r}: {'; '.join(known)}")
     if dotted in installed.values():
-        code = code.but_allow(dotted.partition(":")[0].partition(".")[0])
+        code = replace(code, allow=code.allow | {dotted.partition(":")[0].partition(".")[0]})
     return code.named(dotted, path)
 
 

@@ -133,20 +133,20 @@ def _build(hint: Any, value: Any, path: str, code: Code) -> Any:
             f"{path} was an object of your own ({value}), which a file can name but not hold: give the experiment in "
             "Python, to.run(experiment, out, resume=True) or to.open_run(folder, experiment=experiment)"
         )
-    found = parsed(hint)
-    match found.shape:
+    hinted = parsed(hint)
+    match hinted.shape:
         case Shape.ROLE:
             return _build_role(hint, value, path, code)
         case Shape.CHOICE:
             return _build_choice(hint, value, path, code)
         case Shape.LIST if isinstance(value, list | tuple):
-            built = tuple(_build(found.inside[0], item, f"{path}.{i}", code) for i, item in enumerate(value))
+            built = tuple(_build(hinted.inside[0], item, f"{path}.{i}", code) for i, item in enumerate(value))
             return OWN if any(item is OWN for item in built) else built
-        case Shape.LIST if parsed(found.inside[0]).shape is Shape.ROLE:  # one part without a list
-            part = _build(found.inside[0], value, path, code)
+        case Shape.LIST if parsed(hinted.inside[0]).shape is Shape.ROLE:  # one part without a list
+            part = _build(hinted.inside[0], value, path, code)
             return OWN if part is OWN else (part,)
         case Shape.TABLE if isinstance(value, dict):
-            table = {name: _build(found.inside[0], item, f"{path}.{name}", code) for name, item in value.items()}
+            table = {name: _build(hinted.inside[0], item, f"{path}.{name}", code) for name, item in value.items()}
             return OWN if any(item is OWN for item in table.values()) else table
         case Shape.LITERAL if fits(hint, value):
             return value

@@ -68,10 +68,10 @@ def check_reads_back(experiment: Experiment) -> None:
                 stacklevel=2,
             )
         return
-    for path, given, found in _differing(experiment, again, ""):
-        if not (isinstance(found, str) and re.fullmatch(OWN_OBJECT, found)):
+    for path, given, read in _differing(experiment, again, ""):
+        if not (isinstance(read, str) and re.fullmatch(OWN_OBJECT, read)):
             raise UserError(
-                f"{path} is {given!r}, but the run's own file would give it back as {found!r}, and the run could not "
+                f"{path} is {given!r}, but the run's own file would give it back as {read!r}, and the run could not "
                 "be resumed: annotate the setting with its type (number, text, list, table, Literal, dataclass)"
             )
 

@@ -40,7 +40,7 @@ def variants_in(table: Mapping[str, Any]) -> dict[str, Experiment]:
     listed = table[SECTION]
     if not isinstance(listed, dict) or not listed:
         raise UserError("variants is empty: write a table for each variant, such as [variants.scaffold]")
-    found: dict[str, Experiment] = {}
+    variants: dict[str, Experiment] = {}
     for name, settings in listed.items():
         where = f"{SECTION}.{name}"
         if not isinstance(settings, dict):
@@ -48,10 +48,10 @@ def variants_in(table: Mapping[str, Any]) -> dict[str, Experiment]:
         try:
             if "seed" in settings:
                 raise UserError("seeds are common to all variants: --seeds N repeats them")
-            found[name] = with_table(base, settings)
+            variants[name] = with_table(base, settings)
         except UserError as mistake:
             raise UserError(f"{where}: {mistake}") from mistake
-    return found
+    return variants
 
 
 def with_setting(experiment: Experiment, setting: str) -> Experiment:
@@ -72,8 +72,8 @@ def with_value(experiment: Experiment, path: str, value: Any) -> Experiment:
         raise UserError(f"{path} needs a kind, or settings to change")
     for name in reversed(path.split(".")):
         value = {name: value}
-    found: Experiment = with_table(experiment, value)
-    return found
+    changed: Experiment = with_table(experiment, value)
+    return changed
 
 
 def with_table(thing: Any, changes: Mapping[str, Any], above: str = "") -> Any:

@@ -37,15 +37,15 @@ def to_table(thing: Any, role: Any = None) -> Any:
     if isinstance(thing, Tensor | nn.Module):
         return f"<{type(thing).__name__} {_hash(thing)}>"
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        found: dict[str, Any] = {"kind": name_of(role, thing)} if role is not None else {}
+        table: dict[str, Any] = {"kind": name_of(role, thing)} if role is not None else {}
         absent = {f.name for f in dataclasses.fields(thing) if f.default is None}
         for name, hint in settable(type(thing)).items():
             value = getattr(thing, name)
             if value is not None:
-                found[name] = to_table(value, role_in(hint))
+                table[name] = to_table(value, role_in(hint))
             elif name not in absent:
-                found[name] = nothing(hint)
-        return found
+                table[name] = nothing(hint)
+        return table
     if isinstance(thing, partial) and role is not None and not thing.args and _has_path(thing.func):
         return {"kind": name_of(role, thing.func)} | to_table(thing.keywords)
     if isinstance(thing, list | tuple):

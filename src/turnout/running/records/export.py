@@ -1,4 +1,4 @@
-"""Records for other programs: tables, columns and pandas frames, and the CSV files that a world can replay."""
+"""Records for other programs: columns, pandas frames, CSV files of all tables, and those that a world can replay."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from turnout.errors import UserError, optional
 from turnout.machine.files import replacing
-from turnout.machine.optional import optional
-from turnout.running.records.records import Records
-from turnout.running.records.schema import Column, WideTable
+from turnout.running.records.finding import runs_in
+from turnout.running.records.records import FILE, Records
+from turnout.running.records.schema import TABLES, Column, WideTable
 from turnout.types import SILENTLY
 from turnout.world.log import write_turnout
 
@@ -63,3 +64,40 @@ def export_events(
     with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("round", "client", "event"), *rows])
     return path
+
+
+def write_csv(folder: Path, to: Path) -> dict[str, int]:
+    """Write the records of a run, or of a folder of runs, as a CSV file for each table; returns rows by file name.
+
+    A folder of runs gives two columns more, `variant` and `seed`. Rounds are counted from 0; an evaluation of round -1
+    is from before training.
+    """
+    if to.exists() and not to.is_dir():
+        raise UserError(f"{to} is a file, and several tables are written: give a folder")
+    several, written = runs_in(folder), {}
+    to.mkdir(parents=True, exist_ok=True)
+    for title, table in TABLES.items():
+        columns: dict[str, None] = {}
+        for run in several.runs:
+            with Records.read(run.path / FILE) as records:
+                names, rows = records.wide(table)
+                if next(rows, None) is not None:
+                    columns |= dict.fromkeys(names)
+                rows.close()
+        columns.pop("number", None)  # of events in a round: their order tells it
+        if not columns:
+            continue
+        path, count = to / f"{title}.csv", 0
+        with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as out:
+            writer = csv.writer(out)
+            writer.writerow([*([] if several.single else ["variant", "seed"]), *columns])
+            for run in several.runs:
+                first: tuple[Any, ...] = () if several.single else (run.variant, run.seed)
+                with Records.read(run.path / FILE) as records:
+                    names, rows = records.wide(table)
+                    for row in rows:
+                        values = dict(zip(names, row, strict=True))
+                        writer.writerow([*first, *(values.get(name) for name in columns)])
+                        count += 1
+        written[path.name] = count
+    return written

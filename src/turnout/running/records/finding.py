@@ -38,16 +38,16 @@ class FoundRuns:
 def read_run_list(folder: Path) -> FoundRuns:
     """The list of a folder; refuses one that is damaged or names folders elsewhere."""
     path = folder / NAME
-    found = read_json(path, THEN)
+    listed = read_json(path, THEN)
     try:
-        runs = [FoundRun(str(e["variant"]), int(e["seed"]), folder / str(e["path"])) for e in found["runs"]]
-        for below in (PurePath(str(e["path"])) for e in found["runs"]):  # written to, and the list may be a stranger's
+        runs = [FoundRun(str(e["variant"]), int(e["seed"]), folder / str(e["path"])) for e in listed["runs"]]
+        for below in (PurePath(str(e["path"])) for e in listed["runs"]):  # written to, and the list may be a stranger's
             with suppress(FileNotFoundError, NotADirectoryError):
                 (folder / below).lstat()  # a name that no file can have
             if below.is_absolute() or ".." in below.parts:
                 raise UserError(f"{path} lists a run outside its folder ({below}): it cannot be resumed; make it again")
-        named = {key: found[key] for key in ("target", "metric") if found.get(key) is not None}
-        return FoundRuns(str(found.get("title") or folder.absolute().name), runs, named=named)
+        named = {key: listed[key] for key in ("target", "metric") if listed.get(key) is not None}
+        return FoundRuns(str(listed.get("title") or folder.absolute().name), runs, named=named)
     except UserError:
         raise
     except (OSError, OverflowError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -78,13 +78,13 @@ def runs_in(folder: str | Path) -> FoundRuns:
 
 def find_runs(folder: str | Path) -> Runs:
     """The records of a folder's runs."""
-    found = runs_in(folder)
-    runs = tuple(map(_read_run, found.runs))
-    title = str(runs[0].settings().get("title") or found.title) if found.single else found.title
+    several = runs_in(folder)
+    runs = tuple(map(_read_run, several.runs))
+    title = str(runs[0].settings().get("title") or several.title) if several.single else several.title
     stop, kinds = runs[0].settings().get("stop"), {"target": float | int, "metric": str}
     stop = stop if isinstance(stop, dict) else {}
-    named = {key: stop[key] for key, kind in kinds.items() if isinstance(stop.get(key), kind)} | found.named
-    return Runs(title, runs, len(found.waiting), **named)
+    named = {key: stop[key] for key, kind in kinds.items() if isinstance(stop.get(key), kind)} | several.named
+    return Runs(title, runs, len(several.waiting), **named)
 
 
 def _read_run(run: FoundRun) -> RunRecords:

@@ -26,6 +26,7 @@ COLUMNS: Mapping[str, MetricInfo] = {
     **dict.fromkeys(("late", "age"), _LOWER),
     **dict.fromkeys(("bytes_up", "bytes_down"), _BYTES),
     "work": MetricInfo(True, "percent"),
+    "discarded_energy": MetricInfo(False, "percent"),
     "seconds": _SECONDS,
 }
 # Conventional endings of numbers that users' parts record.
@@ -57,9 +58,9 @@ class Glossary:
 
     def info(self, name: str) -> MetricInfo:
         """Which way a number is better and its unit, by its name in the records."""
-        if (found := self._parts(name)) is not None:
-            info = self.known[found[1]]
-            return replace(info, higher_is_better=False) if found[2] == "spread" else info
+        if (parts := self._parts(name)) is not None:
+            info = self.known[parts[1]]
+            return replace(info, higher_is_better=False) if parts[2] == "spread" else info
         endings = (info for end, info in ENDINGS.items() if name.endswith(end))
         return COLUMNS.get(name) or next(endings, MetricInfo())
 
@@ -75,8 +76,8 @@ class Glossary:
         >>> Glossary().plain("personal_accuracy_worst"), Glossary().plain("lr")
         ('accuracy', 'lr')
         """
-        found = self._parts(name)
-        return name if found is None else found[1]
+        parts = self._parts(name)
+        return name if parts is None else parts[1]
 
     def in_order(self, names: Iterable[str]) -> list[str]:
         """Names in the task's order of metrics; the first is the main one.

@@ -152,9 +152,9 @@ class Records:
 
     def _damage(self) -> str | None:
         """What is damaged, in words; None if nothing is."""
-        found = self._one("PRAGMA integrity_check(1)")
-        if found != "ok":
-            return str(found)
+        problem = self._one("PRAGMA integrity_check(1)")
+        if problem != "ok":
+            return str(problem)
         sums = dict(self.rows("SELECT round, digest FROM sums"))
         written = {t for (t,) in self.rows("SELECT round FROM rounds UNION SELECT round FROM evaluations")}
         if odd := [t for t in (*sums, *written) if not isinstance(t, int)]:
@@ -242,10 +242,10 @@ class Records:
         return self._names("client_evaluations")
 
     def _names(self, table: str, where: str = "") -> list[str]:
-        found = [name for (name,) in self.rows(f"SELECT DISTINCT name FROM {table}{where} ORDER BY name")]
-        if not all(isinstance(name, str) for name in found):
+        names = [name for (name,) in self.rows(f"SELECT DISTINCT name FROM {table}{where} ORDER BY name")]
+        if not all(isinstance(name, str) for name in names):
             raise Damaged(self.path, f"{table}.name has a value that is not text", RESTORE)
-        return found
+        return names
 
     def curve(self, metric: str) -> tuple[Column, Column]:
         """An evaluated metric, or a column of the rounds, as (rounds, values) without missing values."""

@@ -126,12 +126,12 @@ class RunRecords(FoundRun):
 
     def shifts(self) -> dict[int, str]:
         """By round: how the objective or the test set of global metrics shifted."""
-        found: dict[int, list[str]] = {}
+        by_round: dict[int, list[str]] = {}
         for name in ("objective", "test_set"):
             for t, words in zip(self.rounds["round"].tolist(), self.rounds.get(name, ()), strict=False):
                 if isinstance(words, str):
-                    found.setdefault(t, []).append(f"{name.replace('_', ' ')} {words.replace('->', '→')}")
-        return {t: "; ".join(words) for t, words in sorted(found.items())}
+                    by_round.setdefault(t, []).append(f"{name.replace('_', ' ')} {words.replace('->', '→')}")
+        return {t: "; ".join(words) for t, words in sorted(by_round.items())}
 
     def attendance(self) -> float:
         """The share of the clients asked that answered, over all rounds; NaN if none was asked."""
@@ -179,10 +179,10 @@ class Runs:
     @cached_property
     def variants(self) -> dict[str, list[RunRecords]]:
         """The runs of each variant, one per seed, in the order listed."""
-        found: dict[str, list[RunRecords]] = {}
+        by_variant: dict[str, list[RunRecords]] = {}
         for run in self.runs:
-            found.setdefault(run.variant, []).append(run)
-        return found
+            by_variant.setdefault(run.variant, []).append(run)
+        return by_variant
 
     @cached_property
     def glossary(self) -> Glossary:
@@ -206,12 +206,12 @@ class Runs:
     @cached_property
     def shifts(self) -> dict[int, str]:
         """The shifts of all runs by round; where they differ, the first few."""
-        found: dict[int, dict[str, None]] = {}
+        by_round: dict[int, dict[str, None]] = {}
         for run in self.runs:
             for t, words in run.shifts().items():
-                found.setdefault(t, {})[words] = None
+                by_round.setdefault(t, {})[words] = None
         return {
-            t: " / ".join([*words][:3]) + (" / ..." if len(words) > 3 else "") for t, words in sorted(found.items())
+            t: " / ".join([*words][:3]) + (" / ..." if len(words) > 3 else "") for t, words in sorted(by_round.items())
         }
 
     def curve(self, variant: str, metric: str) -> tuple[Floats, Floats, Floats]:
@@ -222,8 +222,8 @@ class Runs:
 
     def column(self, variant: str, name: str) -> tuple[Floats, Floats, Floats]:
         """(rounds, mean over seeds, standard deviation) of a column of the rounds."""
-        found = [run.rounds for run in self.variants[variant] if name in run.rounds]
-        return mean_curve([(r["round"], r[name].astype(np.float64)) for r in found])
+        columns = [run.rounds for run in self.variants[variant] if name in run.rounds]
+        return mean_curve([(r["round"], r[name].astype(np.float64)) for r in columns])
 
 
 def mean_of(values: Column) -> float:

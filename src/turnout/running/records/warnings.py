@@ -14,30 +14,30 @@ STILL, STILL_ROUNDS = 5, 3  # a run stood still if the last fifth of its rounds,
 
 def warnings_of(run: RunRecords) -> list[str]:
     """The warnings about one run."""
-    found = list(run.warned)
+    warnings = list(run.warned)
     for name, column in run.rounds.items():  # a part's column of warnings: the first
         if name.endswith("_warning"):
             texts = [f"{words} (round {t})" for t, words in enumerate(column.tolist()) if isinstance(words, str)]
-            found += texts[:1]
-    found += _untrained(run)
+            warnings += texts[:1]
+    warnings += _untrained(run)
     for name, (round_T, value_T) in run.curves.items():
         if not name.endswith("_loss") or len(value_T) < 2 or round_T[0] != -1:
             continue
         first, last = float(value_T[0]), float(value_T[-1])
         if last > EXPLODED * abs(first):
-            found.append(f"{name} is {last:.3g}, and was {first:.3g} before training: training has diverged. Lower "
+            warnings.append(f"{name} is {last:.3g}, and was {first:.3g} before training: training has diverged. Lower "
                          "algorithm.local.optimizer.lr, or ask for less local work")  # fmt: skip
-    return found
+    return warnings
 
 
 def warnings_in(runs: Runs) -> list[tuple[str, str]]:
     """(which runs, warning), each warning once; "" where it is about all of them."""
-    found: dict[str, list[str]] = {}
+    by_warning: dict[str, list[str]] = {}
     for run in runs.runs:
         for words in warnings_of(run):
-            found.setdefault(words, []).append(run.name)
+            by_warning.setdefault(words, []).append(run.name)
     shown = []
-    for words, names in found.items():
+    for words, names in by_warning.items():
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         shown.append(("" if len(names) == len(runs.runs) else ", ".join(names[:NAMED]) + more, words))
     return shown

@@ -19,6 +19,8 @@ from turnout.data.description import enrolment_of as enrolment_of
 from turnout.errors import UserError
 from turnout.exchange import Enrolment
 from turnout.experiment import Experiment
+from turnout.inputs import call
+from turnout.models.adapters import Adapted
 from turnout.rng import key
 from turnout.tasks import InOwnUnit
 from turnout.world.enrolment import tied
@@ -85,6 +87,11 @@ def build_model(model: Any, input_shape: tuple[int, ...], classes: int, seed: in
     """A module from a spec, a factory (which may need the input shape, and the classes), or a module itself."""
     if isinstance(model, nn.Module):
         return copy.deepcopy(model).cpu()
+    if isinstance(model, Adapted):
+        base = build_model(model.base, input_shape, classes, seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(seed, "adapter") & (2**63 - 1))
+            return model.around(base)
     make = model if isinstance(model, type) else getattr(model, "build", model)
     if not callable(make):
         raise UserError(
@@ -142,7 +149,7 @@ def with_all_sizes(module: nn.Module, x: Tensor, seed: int) -> nn.Module:
         was_training = [inner for inner in module.modules() if inner.training]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(key(seed, "sizes from samples") & (2**63 - 1))
-            module.eval()(x)
+            call(module.eval(), x)
         for inner in was_training:
             inner.training = True
     return module

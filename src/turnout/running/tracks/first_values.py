@@ -98,12 +98,12 @@ class FirstValues:
         They identify the values; for shared ones, which come with every download, only type and shape: another
         processor may round initial values differently.
         """
-        found = {}
+        checksums = {}
         for tensor in self.tensors:
             values = "" if tensor.group == SHARED else tensor.hash
             about = repr((tensor.name, tensor.group, tensor.dtype, tensor.shape, values))
-            found[tensor.name] = digest(about.encode())[:8]
-        return found
+            checksums[tensor.name] = digest(about.encode())[:8]
+        return checksums
 
     def write(self, folder: Path) -> None:
         about = {"tensors": [asdict(tensor) for tensor in self.tensors], "norms": self.norms, "complete": self.complete}
@@ -172,8 +172,8 @@ class StandIn(nn.Module):
             owner = owner.get_submodule(part)
         return owner
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.zeros(len(x), 1)
+    def forward(self, *given: Tensor, **named: Tensor) -> Tensor:
+        return torch.zeros(len(next(iter((*given, *named.values())))), 1)
 
 
 def fill(module: nn.Module, trained: nn.Module) -> nn.Module:

@@ -14,11 +14,11 @@ from dataclasses import replace
 import torch
 
 from turnout.exchange import Simulation
-from turnout.parts.compression.base import Sending
-from turnout.round import Round, Total
+from turnout.parts.updates import Applied
+from turnout.round import Round, decoded
 from turnout.server.collecting import Received
 from turnout.server.late import AGE
-from turnout.server.state import DECODED, Context
+from turnout.server.state import Context
 from turnout.types import Extra
 
 BLOCK = 256  # clients trained at a time: their updates are summed at once
@@ -33,9 +33,9 @@ def hindsight(happened: Round, simulation: Simulation, ctx: Context) -> Extra:
     """
     if happened.total is None or happened.received is None:
         return {}
-    found: Extra = {"substitution_error": substitution_error(happened, simulation, ctx)}
+    numbers: Extra = {"substitution_error": substitution_error(happened, simulation, ctx)}
     own = own_cluster(happened.total, happened.received, simulation, ctx)
-    return found if own is None else found | {"own_cluster": own}
+    return numbers if own is None else numbers | {"own_cluster": own}
 
 
 def substitution_error(happened: Round, simulation: Simulation, ctx: Context) -> float:
@@ -53,10 +53,7 @@ def substitution_error(happened: Round, simulation: Simulation, ctx: Context) ->
     dense_C = share_C * factor_C * algorithm.weighting.client_scale(full)  # of updates as trained
     sent_C = dense_C if algorithm.scale_at == "server" else share_C * factor_C  # of updates as sent
 
-    update_RP = replies.message.tensors.get(DECODED)
-    if update_RP is None:
-        sending = Sending(download.t, ctx.seed, replies.client_R, ctx.runtime.layout.shared_slots)
-        update_RP = algorithm.compression.decode(replies.message, sending, download.shared_P)
+    update_RP = decoded(replies, download.t, download.shared_P, ctx)
     complete_R = turnout.complete_C[position_R] & (replies.report.get(AGE, torch.zeros_like(position_R)) == 0)
     known_C = torch.zeros_like(all_C).index_fill(0, position_R[complete_R], True)
     weight_R = torch.where(complete_R, sent_C[position_R], 0.0).to(update_RP)
@@ -69,14 +66,14 @@ def substitution_error(happened: Round, simulation: Simulation, ctx: Context) ->
     return float(error_P.square().sum())
 
 
-def own_cluster(total: Total, received: Received, simulation: Simulation, ctx: Context) -> float | None:
+def own_cluster(total: Applied, received: Received, simulation: Simulation, ctx: Context) -> float | None:
     """Fraction of the missing shares whose stand-in is of the missing client's cluster; None: not applicable."""
     turnout, share_C = received.turnout, received.cohort.share_C
-    groups, counts_C = simulation.groups, total.counts_C
+    groups, counts_C = simulation.groups, turnout.mask(total.position_R)
     missing_C = ~counts_C
     if groups is None or not ctx.algorithm.substitution.lends or not bool(missing_C.any()):
         return None
-    group_C, friend_C = groups[turnout.client_C], None if total.substitutes is None else total.substitutes.friend_C
+    group_C, friend_C = groups[turnout.client_C], total.friend_C
     present_C = torch.where(counts_C, share_C, 0.0)
     present_G = torch.zeros(int(group_C.max()) + 1, dtype=share_C.dtype).index_add(0, group_C, present_C)
     own_C = (present_G / present_C.sum())[group_C]  # where a share is spread over all clients that count

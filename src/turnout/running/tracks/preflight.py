@@ -10,7 +10,10 @@ import torch
 
 from turnout.data import Federation, Pooled
 from turnout.experiment import Algorithm, Experiment
+from turnout.layout import Layout
 from turnout.parts.local import turn_out
+from turnout.parts.privacy.rules import made_private
+from turnout.parts.products import factor_pairs
 from turnout.world.participation import finished
 
 ROUNDS_TRIED, CLIENTS_TRIED = 20, 10_000
@@ -25,18 +28,36 @@ HOW = "for numbers to predict, set regression = true and task = Regression()"
 
 def preflight(experiment: Experiment, algorithm: Algorithm, federation: Federation, drop_single: bool) -> list[str]:
     """Sentences about the data and the turnout; nothing is generated for it."""
-    found, first = list[str](), torch.zeros(1, dtype=torch.int64)
+    warnings, first = list[str](), torch.zeros(1, dtype=torch.int64)
     tested = len(federation.test(first, 0).row_R) > 0
     if not tested and (central := federation.central_test()) is not None:
         tested = len(central[1]) > 0
     if not tested:
-        found.append("there are no test samples, so nothing is measured: raise test_share, or give a test set")
+        warnings.append("there are no test samples, so nothing is measured: raise test_share, or give a test set")
     if not isinstance(federation, Pooled):
-        return found
-    found += _about_labels(federation)
+        return warnings
+    warnings += _about_labels(federation)
     if federation.clients <= CLIENTS_TRIED:
-        found += _about_work(experiment, algorithm, federation, drop_single)
-    return found
+        warnings += _about_work(experiment, algorithm, federation, drop_single)
+    return warnings
+
+
+def about_privacy(experiment: Experiment, layout: Layout) -> list[str]:
+    """What a private run changes in its settings, and what of it its ε does not cover."""
+    algorithm, stop, said = experiment.algorithm, experiment.stop, list[str]()
+    if not isinstance(algorithm, Algorithm) or algorithm.privacy is None:
+        return said
+    said += made_private(algorithm, experiment.rounds)[1]
+    if list(factor_pairs(layout.shared_slots)):
+        said.append(
+            "algorithm.privacy: both factors of an adapter are trained, so that noise is multiplied by noise: freeze A"
+        )
+    if stop.target is not None or stop.patience is not None:
+        said.append(
+            "algorithm.privacy: stop.target and stop.patience end the run by metrics of private data, which ε does not "
+            "cover"
+        )
+    return said
 
 
 def about_products() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,10 +16,11 @@ from turnout.engine.trainers import Place, place_of
 from turnout.errors import UserError
 from turnout.exchange import Enrolment
 from turnout.experiment import Algorithm, Experiment
-from turnout.layout import lay_out
+from turnout.layout import copied, lay_out
 from turnout.parts.closing import WaitForAll
 from turnout.parts.compatibility import check_experiment
 from turnout.parts.compression.base import Dense
+from turnout.parts.privacy.rules import made_private
 from turnout.running.config.run_file import check_settings, lasting
 from turnout.running.tracks.building import (
     bound,
@@ -34,7 +34,7 @@ from turnout.running.tracks.building import (
     with_all_sizes,
 )
 from turnout.running.tracks.first_values import FirstValues
-from turnout.running.tracks.preflight import about_products, preflight
+from turnout.running.tracks.preflight import about_privacy, about_products, preflight
 from turnout.running.tracks.track import Track, TrackModule, fingerprint
 from turnout.running.tracks.weights import Weights
 from turnout.runtimes.parted import open_runtime
@@ -96,6 +96,7 @@ def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federat
     slots = [(s.name, s.shape) for s in layout.slots]
     mark = f"{fingerprint(enrolment.fingerprint, slots, lasting(given))}-{first.mark}"
     odd = about_products() + [match.sentence() for match in log_matches(experiment) if match.is_partial]
+    odd += about_privacy(given, layout)
     if federation is not None:
         odd += preflight(experiment, algorithm, federation, model.batch_statistics)
     tests = None if federation is None else partial(central_change, federation)
@@ -110,6 +111,8 @@ def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Mod
     experiment = bound(given, enrolment)
     if _algorithm(experiment).membership.deadline is None:
         experiment = experiment.but(**{"algorithm.membership.deadline": experiment.rounds})
+    if (private := _algorithm(experiment)).privacy is not None:
+        experiment = experiment.but(**made_private(private, experiment.rounds)[0])
     x, y = enrolment.sample
     template = template_of(experiment, enrolment.input_shape, enrolment.classes, x)
     check_model(experiment.task, template, x, experiment.task.highest(y, enrolment.classes))
@@ -125,7 +128,7 @@ def settled(given: Experiment, enrolment: Enrolment) -> tuple[Experiment, nn.Mod
     flat_P = layout.pack(dict(template.named_parameters()))
     buffers = dict(template.named_buffers())
     states = {name: buffers[name].detach().clone() for name in layout.states}
-    return experiment, template, Model(copy.deepcopy(template), layout, flat_P, states)
+    return experiment, template, Model(copied(template), layout, flat_P, states)
 
 
 def template_of(experiment: Experiment, input_shape: tuple[int, ...], classes: int, x: Tensor) -> nn.Module:
@@ -157,6 +160,7 @@ def first_server(algorithm: Algorithm, model: Model, place: Place, members: Memb
         compression=place.put_tree(storable(algorithm.compression.begin(layout.shared_slots), "algorithm.compression")),
         step=place.put_tree(storable(algorithm.server.begin(layout.shared), "algorithm.server")),
         selection=storable(algorithm.selection.begin(), "algorithm.selection"),
+        privacy={} if algorithm.privacy is None else storable(algorithm.privacy.begin(), "algorithm.privacy"),
         roster=algorithm.membership.begin(),
     )
 

@@ -28,7 +28,7 @@ def rebuild(experiment: Experiment, data: Description, first: FirstValues | None
     changes: dict[str, Any] = {"world": World(data), "stop": Stop(), "algorithm.selection": Everyone()}
     changes["runtime"] = replace(experiment.runtime.compute, device="cpu", engine="loop", threads=1, chunk=1)
     if isinstance(experiment.algorithm, Algorithm):
-        changes |= {"task": AnyOutput(), "algorithm.closing": WaitForAll()}
+        changes |= {"task": AnyOutput(), "algorithm.closing": WaitForAll(), "algorithm.privacy": None}
     if first is not None and first.complete:
         changes |= {"model": StandIn(first), "start": None}
         if getattr(experiment.algorithm, "personal", None) is not None:

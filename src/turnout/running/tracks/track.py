@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +84,19 @@ class Track(ABC):
     @abstractmethod
     def round(self, state: Any, t: int) -> tuple[Any, RoundRecord]:
         """One round: the next state, and its record."""
+
+    @property
+    def stores_releases(self) -> bool:
+        """Whether each round is stored before any client receives its result."""
+        return False
+
+    def with_noise_key(self, key: Callable[[], int]) -> Self:
+        """The same with the secret key that its noise is drawn from, if it needs one."""
+        return self
+
+    def reason_to_stop(self, state: Any, t: int) -> str | None:
+        """Why round t must not run, in words; None: it may."""
+        return None
 
     @abstractmethod
     def evaluate(self, state: Any, t: int) -> Evaluation:

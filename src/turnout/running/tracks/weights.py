@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
 import torch
 from torch import nn
@@ -45,6 +46,7 @@ class Weights(Track):
     first: FirstValues
     central_change: Callable[[Members, Members], str | None] | None = None  # None: the server has no test data
     warnings: tuple[str, ...] = ()
+    noise_key: int | None = None  # None: a private run draws its noise from the seed
 
     def headline(self) -> str:
         return f"{self.clients:,} clients, {self.model.layout.shared:,} shared parameters"
@@ -53,7 +55,8 @@ class Weights(Track):
         return self.server
 
     def round(self, state: Server, t: int) -> tuple[Server, RoundRecord]:
-        ctx = Context(self.algorithm, self.runtime, self.experiment.seed, self.experiment.stop.simulated_seconds)
+        until = self.experiment.stop.simulated_seconds
+        ctx = Context(self.algorithm, self.runtime, self.experiment.seed, until, self.noise_key)
         happened = run_round(state, t, ctx)
         record, simulation = record_of(happened, ctx), self.runtime.simulation
         seen = {}
@@ -68,9 +71,22 @@ class Weights(Track):
         if before == after:
             return {}
         other = "other " if len(before) == len(after) else ""
-        found: Extra = {"objective": f"{len(before):,} -> {len(after):,} {other}clients"}
+        note: Extra = {"objective": f"{len(before):,} -> {len(after):,} {other}clients"}
         words = self.central_change and self.central_change(before, after)
-        return found | ({"test_set": words} if words else {})
+        return note | ({"test_set": words} if words else {})
+
+    @property
+    def stores_releases(self) -> bool:
+        return self.noise_key is not None
+
+    def with_noise_key(self, key: Callable[[], int]) -> Self:
+        private = self.algorithm.privacy
+        if private is None or not (private.secret or self.runtime.simulation is None):
+            return self
+        return replace(self, noise_key=key())
+
+    def reason_to_stop(self, state: Server, t: int) -> str | None:
+        return None if self.algorithm.privacy is None else self.algorithm.privacy.reason_to_stop(state.privacy, t)
 
     def pack(self, state: Server) -> State:
         return state.to_state()
@@ -84,11 +100,13 @@ class Weights(Track):
         """The global model (where the server has all of it) on the central test set, and on clients' own test data
         where asked; clients' own models where something is theirs."""
         asked = self.asked(state, t)
-        found = self.runtime.measure(asked)
-        values = {f"{who}_{name}": value for who, metrics in found.central.items() for name, value in metrics.items()}
-        per_client = {f"client_{name}": (asked.client_C, value_C) for name, value_C in found.common.items()}
-        per_client |= {f"personal_{name}": (asked.client_C, value_C) for name, value_C in found.own.items()}
-        return Evaluation(t, values | self.personal(found), per_client)
+        measured = self.runtime.measure(asked)
+        values = {
+            f"{who}_{name}": value for who, metrics in measured.central.items() for name, value in metrics.items()
+        }
+        per_client = {f"client_{name}": (asked.client_C, value_C) for name, value_C in measured.common.items()}
+        per_client |= {f"personal_{name}": (asked.client_C, value_C) for name, value_C in measured.own.items()}
+        return Evaluation(t, values | self.personal(measured), per_client)
 
     def asked(self, state: Server, t: int) -> Measure:
         """What is to be measured."""
@@ -108,12 +126,12 @@ class Weights(Track):
             outbox=state.outbox,
         )
 
-    def personal(self, found: Measured) -> dict[str, float]:
+    def personal(self, measured: Measured) -> dict[str, float]:
         """Means of what clients' own models reach, and the main metric's spread."""
         task, values = self.experiment.task, dict[str, float]()
-        for name, value_C in found.own.items():
+        for name, value_C in measured.own.items():
             is_main = name == task.main
-            values |= summary(f"personal_{name}", value_C, found.noisy_C if is_main else None)
+            values |= summary(f"personal_{name}", value_C, measured.noisy_C if is_main else None)
             values |= spread(f"personal_{name}", value_C, task.higher_is_better) if is_main else {}
         return values
 
@@ -148,9 +166,9 @@ def tested(server: Server) -> dict[str, Members]:
     former    those it was over before it last shifted
     members   those who are still there, where the objective is over more
     """
-    found = {"global": server.objective}
+    groups = {"global": server.objective}
     if server.roster.former is not None:
-        found["former"] = server.roster.former
+        groups["former"] = server.roster.former
     if len(server.members) < len(server.objective):
-        found["members"] = server.members
-    return found
+        groups["members"] = server.members
+    return groups

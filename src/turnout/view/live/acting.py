@@ -124,7 +124,7 @@ class Actions:
         log = logs / f"{file_name(name)}.log"
         with open(log, "wb") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "turnout", "run", *arguments, "--quiet"],
+                [sys.executable, "-P", "-m", "turnout", "run", *arguments, "--quiet"],
                 stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
                 env={**os.environ, "COLUMNS": "1000", "NO_COLOR": "1"},
             )  # fmt: skip

@@ -69,6 +69,7 @@ def run_page(watched: WatchedFolder, name: str) -> dict[str, Any]:
         *_recent_turnout(runs),
         *sections.bytes_section(runs),
         *sections.weights_section(runs),
+        *sections.privacy_section(runs),
         *sections.parts_section(runs),
         *sections.events_section(runs),
     ]

@@ -31,6 +31,7 @@ SECTIONS: tuple[Callable[[Runs], list[Markup]], ...] = (
     sections.time_section,
     sections.weights_section,
     friends_section,
+    sections.privacy_section,
     sections.parts_section,
     sections.events_section,
     sections.settings_section,

@@ -81,9 +81,24 @@ def weights_section(runs: Runs) -> list[Markup]:
     return charts_section("Weights", shown, note)
 
 
+def privacy_section(runs: Runs) -> list[Markup]:
+    """ε over the rounds: for the participation that is enforced, and for the turnout that happened."""
+    titles = {"epsilon": "ε that is promised", "epsilon_realised": "ε of the turnout that happened"}
+    shown = [
+        column_chart(runs, name, title) for name, title in titles.items() if any(name in r.rounds for r in runs.runs)
+    ]
+    note = (
+        "The first holds for the participation that the server enforces; the second only if who turns up does not "
+        "depend on the models that were released. Both cover models and downloads, not this report: losses, sample "
+        "counts and metrics of clients are shown as they were."
+    )
+    return charts_section("Privacy", shown, note) if shown else []
+
+
 def parts_section(runs: Runs) -> list[Markup]:
     """Numbers that the parts of the algorithm added, the learning rate and the members."""
     names = {n for run in runs.runs for n, c in run.rounds.items() if c.dtype != object} - _ROUND_NAMES
+    names -= {"epsilon", "epsilon_realised"}
     changing = [n for n in ("lr", "members") if any(len(set(run.rounds[n].tolist())) > 1 for run in runs.runs)]
     shown = [column_chart(runs, n, title_of(n)) for n in [*changing, *runs.glossary.in_order(names)]]
     return charts_section("What the parts reported", shown)

@@ -54,10 +54,24 @@ def facts(runs: Runs) -> list[tuple[str, str]]:
         found.append((main if leading is None else f"{main}, {variant}", value))
     found.append(("turnout", show(float(np.mean([run.attendance() for run in every])), "percent")))
     found.append(("work done", show(float(np.mean([run.mean("work") for run in every])), "percent")))
+    found += privacy_facts(runs)
     up, down, seconds = (sum(run.total(name) for run in every) for name in ("bytes_up", "bytes_down", "seconds"))
     found += [("sent up", size(up)), ("sent down", size(down))]
     found.append(("time" if len(every) == 1 else "time of all runs", show(seconds, "seconds")))
     return found
+
+
+def privacy_facts(runs: Runs) -> list[tuple[str, str]]:
+    """ε of private runs: the largest that is promised, and that of the turnout that happened."""
+    private = [run for run in runs.runs if "epsilon" in run.rounds]
+    if not private:
+        return []
+    words = [
+        max(float(np.nanmax(run.rounds[name].astype(np.float64))) for run in private)
+        for name in ("epsilon", "epsilon_realised")
+    ]
+    setting = private[0].settings().get("algorithm", {}).get("privacy", {})
+    return [(f"ε (δ = {setting.get('delta', 'unknown')})", show(words[0])), ("ε of this turnout", show(words[1]))]
 
 
 def common_kinds(runs: Runs) -> list[tuple[str, str]]:

@@ -224,8 +224,8 @@ class Tiers(DeviceConditions):
 
     def tied_to_clients(self, enrolment: Enrolment, rounds: int) -> Tiers:
         """These devices for the clients of some data, which may be in clusters."""
-        found = None if enrolment.groups is None else tuple(enrolment.groups.tolist())
-        return replace(self, clusters=found) if self.by == "cluster" else self
+        groups = None if enrolment.groups is None else tuple(enrolment.groups.tolist())
+        return replace(self, clusters=groups) if self.by == "cluster" else self
 
     def draw(self, client_C: Tensor, t: int, seed: int) -> DeviceDraw:
         tier_C = self.tier_of(client_C, seed)

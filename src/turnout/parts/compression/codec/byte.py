@@ -15,8 +15,9 @@ from torch import Tensor
 from turnout.layout import Slot
 from turnout.machine.memory import to_device
 from turnout.parts.compression.codec import kernels
-from turnout.parts.compression.codec.messages import Coded, bytes_of, floats_of, refuse
+from turnout.parts.compression.codec.messages import bytes_of, floats_of, refuse
 from turnout.rng import keys, unit
+from turnout.types import BYTE, Message
 
 LEVELS = 127
 
@@ -54,12 +55,12 @@ class Byte:
 
     dither: Dither | None = None
 
-    def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Coded:
+    def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Message:
         """Encode rows; `x_CP` becomes the residual.
 
         >>> x_CP = torch.tensor([[127.0, -2.25, 0.0]])
-        >>> coded = Byte().write(x_CP, (Slot("w", (3,), 0, 3),))
-        >>> x_CP, coded.length_C
+        >>> message = Byte().write(x_CP, (Slot("w", (3,), 0, 3),))
+        >>> x_CP, message.bytes_C
         (tensor([[ 0.0000, -0.2500,  0.0000]]), tensor([7]))
         """
         rows, width = x_CP.shape
@@ -76,7 +77,7 @@ class Byte:
         dither = None if self.dither is None else self.dither.parts(x_CP)
         if dither is not None and kernels.bytes_fit(x_CP):
             decoded_CP = kernels.quantise(x_CP, dither, step_CS, slots, whole_CP, LEVELS)
-            return Coded(byte_CB, torch.full((rows,), byte_CB.shape[1]), decoded_CP)
+            return Message({BYTE: byte_CB}, torch.full((rows,), byte_CB.shape[1]), decoded_CP)
         decoded_CP = torch.empty_like(x_CP)
         for i, own in enumerate(columns):
             step_C1 = step_CS[:, i, None].to(x_CP.dtype)
@@ -84,17 +85,17 @@ class Byte:
             whole_Cn = at_Cn.round_() if dither is None else at_Cn.add_(turned(dither[0][own], dither[1])).floor_()
             whole_CP[:, own] = whole_Cn.clamp_(-LEVELS, LEVELS)
             x_CP[:, own].sub_(torch.mul(whole_Cn, step_C1, out=decoded_CP[:, own]))
-        return Coded(byte_CB, torch.full((rows,), byte_CB.shape[1]), decoded_CP)
+        return Message({BYTE: byte_CB}, torch.full((rows,), byte_CB.shape[1]), decoded_CP)
 
-    def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
+    def read(self, message: Message, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
         """Decode messages to rows."""
         length = self.longest(slots)
-        refuse(coded.length_C != length, f"it does not have {length} bytes")
+        refuse(message.bytes_C != length, f"it does not have {length} bytes")
         head = 4 * len(slots)
-        step_CS = floats_of(coded.byte_CB[:, :head])
+        step_CS = floats_of(message.tensors[BYTE][:, :head])
         largest_CS = step_CS * LEVELS  # a finite step can still make an infinite entry
         refuse((~torch.isfinite(largest_CS) | torch.signbit(step_CS)).any(1), "a step is too large or negative")
-        x_CP = coded.byte_CB[:, head:length].view(torch.int8).to(dtype)
+        x_CP = message.tensors[BYTE][:, head:length].view(torch.int8).to(dtype)
         refuse((x_CP < -LEVELS).any(1), "an entry is below the lowest")
         for i, slot in enumerate(slots):
             x_CP[:, slot.start : slot.start + slot.size].mul_(step_CS[:, i, None].to(dtype))

@@ -27,7 +27,8 @@ from torch import Tensor
 
 from turnout.layout import Slot
 from turnout.machine.triton_tools import installed, jit, pieces, power_of_two, takes, tl
-from turnout.parts.compression.codec.messages import Coded, Piece
+from turnout.parts.compression.codec.messages import Piece
+from turnout.types import BYTE, Message
 
 TILE = 2048  # columns of a tile: on an H200 the least of 2048 and 4096 with 4, 8 and 16 warps, and 8192 with 16
 PASSES = 4
@@ -312,7 +313,7 @@ def _bits(of: tuple[Piece, ...], device: torch.device) -> Tensor:
     return torch.tensor(bits, dtype=torch.int32, device=device)
 
 
-def write_message(x_CP: Tensor, of: tuple[Piece, ...], longest: int) -> Coded:
+def write_message(x_CP: Tensor, of: tuple[Piece, ...], longest: int) -> Message:
     """Encode rows in messages of at most `longest` bytes; `x_CP` becomes the residual. Lengths are on the GPU too."""
     chosen, table = choose(x_CP, of), tables(of, x_CP.device)
     own_S, rows, S, K = _bits(of, x_CP.device), len(x_CP), len(of), sum(piece.keep for piece in of)
@@ -337,7 +338,7 @@ def write_message(x_CP: Tensor, of: tuple[Piece, ...], longest: int) -> Coded:
     )  # fmt: skip
     byte_CB = word_CW.view(torch.uint8)
     _finish[rows,](mean_CS, base_CS, end_CK, byte_CB, length_C, S, K, 4 * words, block, num_warps=WARPS)
-    return Coded(byte_CB, length_C, sent_CP)
+    return Message({BYTE: byte_CB}, length_C, sent_CP)
 
 
 # -- bytes

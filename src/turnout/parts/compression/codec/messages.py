@@ -15,37 +15,19 @@ from torch import Tensor
 
 from turnout.errors import UserError
 from turnout.layout import Slot
+from turnout.types import BYTE, Message
 
 _GOLDEN = (math.sqrt(5) + 1) / 2
 
 
-@dataclass(frozen=True)
-class Coded:
-    """Messages: row i is the first `length_C[i]` bytes of `byte_CB[i]`.
-
-    byte_CB     the bytes, padded to the longest message
-    length_C    bytes of each message; on the CPU, or with the bytes where that saves waiting for a GPU
-    decoded_CP  the result of reading them, to the bit, where the writer knows it
-    """
-
-    byte_CB: Tensor
-    length_C: Tensor
-    decoded_CP: Tensor | None = None
-
-    def rows(self) -> list[bytes]:
-        """Each message by itself, as it travels."""
-        whole = self.byte_CB.cpu().numpy()
-        return [whole[i, :length].tobytes() for i, length in enumerate(self.length_C.tolist())]
-
-    @classmethod
-    def of(cls, rows: Sequence[bytes], longest: int) -> Coded:
-        """Messages that have arrived; one that is too long is refused before it takes memory."""
-        length_C = torch.tensor([len(row) for row in rows], dtype=torch.int64)
-        refuse(length_C > longest, f"it is longer than {longest} bytes")
-        width = int(length_C.max()) if len(rows) else 0
-        whole = b"".join(row.ljust(width, b"\0") for row in rows)
-        byte_B = torch.frombuffer(bytearray(whole), dtype=torch.uint8) if whole else torch.empty(0, dtype=torch.uint8)
-        return cls(byte_B.view(len(rows), width), length_C)
+def message_of(rows: Sequence[bytes], longest: int) -> Message:
+    """Encoded rows that have arrived; one that is too long is refused before it takes memory."""
+    bytes_C = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+    refuse(bytes_C > longest, f"it is longer than {longest} bytes")
+    width = int(bytes_C.max()) if len(rows) else 0
+    whole = b"".join(row.ljust(width, b"\0") for row in rows)
+    byte_B = torch.frombuffer(bytearray(whole), dtype=torch.uint8) if whole else torch.empty(0, dtype=torch.uint8)
+    return Message({BYTE: byte_B.view(len(rows), width)}, bytes_C)
 
 
 def refuse(bad_C: Tensor, why: str) -> None:

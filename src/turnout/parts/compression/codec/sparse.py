@@ -21,40 +21,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from turnout.layout import Slot
 from turnout.parts.compression.codec import kernels
-from turnout.parts.compression.codec.messages import Coded, Piece, bytes_of, floats_of, pieces_of, refuse
+from turnout.parts.compression.codec.messages import Piece, bytes_of, floats_of, pieces_of, refuse
 from turnout.parts.compression.codec.picks import Picked, largest
-
-
-@dataclass(frozen=True)
-class Form:
-    """The layout of a message, known to both sides.
-
-    pieces     the pieces of a row
-    signs      whether each entry has a sign bit
-    per_piece  float32 numbers for each piece
-    per_entry  float32 numbers for each entry
-    """
-
-    pieces: tuple[Piece, ...]
-    signs: bool = False
-    per_piece: int = 0
-    per_entry: int = 0
-
-    @property
-    def entries(self) -> int:
-        return sum(piece.keep for piece in self.pieces)
-
-    @property
-    def longest(self) -> int:
-        """Most bytes of a message."""
-        bits = 7 + sum(1 + p.keep.bit_length() + p.keep * (2 + p.golomb) + (p.size >> p.golomb) for p in self.pieces)
-        return bits // 8 + 4 * (len(self.pieces) * self.per_piece + self.entries * self.per_entry)
+from turnout.types import BYTE, Message
 
 
 @dataclass(frozen=True)
@@ -134,9 +110,11 @@ def before(width_CX: Tensor) -> Tensor:
     return width_CX.cumsum(1) - width_CX
 
 
-def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | None = None) -> Coded:
+def write(
+    codec: Values, pieces: tuple[Piece, ...], picked: Picked, float_CF: Tensor, negative_CK: Tensor | None = None
+) -> Message:
     """Messages of picked entries; `float_CF`: per piece, or per entry (all of the first kind, then the second)."""
-    table, there_CK = tensors_of(form.pieces, float_CF.device), picked.there_CK
+    table, there_CK = tensors_of(pieces, float_CF.device), picked.there_CK
     there = there_CK.to(torch.int64)
     rows, count_CS = len(there), there.new_zeros(len(there), len(table.keep_S)).index_add_(1, table.piece_K, there)
     few_CS = count_CS < table.keep_S
@@ -149,7 +127,7 @@ def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | No
     at = before(torch.cat([*widths[:-1], widths[-1] + there], 1))
     flags, counts, signs, rests, ends = at.split([width.shape[1] for width in widths], 1)
     bits_C = torch.cat(widths, 1).sum(1) + there.sum(1)
-    floats_C = len(form.pieces) * form.per_piece + there.sum(1) * form.per_entry
+    floats_C = len(pieces) * codec.per_piece + there.sum(1) * codec.per_entry
     length_C = (bits_C + 7) // 8 + 4 * floats_C
     *lengths, few = torch.cat([length_C, few_CS.any()[None]]).tolist()  # one wait for the GPU
     size = max(lengths, default=0)
@@ -162,21 +140,21 @@ def write(form: Form, picked: Picked, float_CF: Tensor, negative_CK: Tensor | No
     put(bit_CN, counts, count_width_CS, count_CS, table.widest_count if few else 0)
     put(bit_CN, rests, widths[3], rest_CK, table.widest_rest)
     byte_CB = pack(bit_CN[:, :-1])
-    has, place = _float_bytes(form, (bits_C + 7) // 8, there_CK)
+    has, place = _float_bytes(codec, len(pieces), (bits_C + 7) // 8, there_CK)
     of_C4F = bytes_of(float_CF)
     if not few:
         byte_CB.scatter_(1, place, of_C4F)
     else:
         row, field = has.nonzero(as_tuple=True)
         byte_CB[row, place[row, field]] = of_C4F[row, field]
-    return Coded(byte_CB, torch.tensor(lengths, dtype=torch.int64))
+    return Message({BYTE: byte_CB}, torch.tensor(lengths, dtype=torch.int64))
 
 
-def read(form: Form, coded: Coded) -> tuple[Picked, Tensor, Tensor]:
+def read(codec: Values, of: tuple[Piece, ...], longest: int, message: Message) -> tuple[Picked, Tensor, Tensor]:
     """The entries of messages, which of them are negative, and the floats; an impossible message raises UserError."""
-    byte_CB, pieces = coded.byte_CB, len(form.pieces)
-    table, length_C = tensors_of(form.pieces, byte_CB.device), coded.length_C.to(byte_CB.device)
-    refuse(length_C > form.longest, f"it is longer than {form.longest} bytes")
+    byte_CB, pieces = message.tensors[BYTE], len(of)
+    table, length_C = tensors_of(of, byte_CB.device), message.bytes_C.to(byte_CB.device)
+    refuse(length_C > longest, f"it is longer than {longest} bytes")
     bit_CN, end_C = unpack(byte_CB), 8 * length_C
     one_CS = torch.ones(len(byte_CB), pieces, dtype=torch.int64, device=byte_CB.device)
     refuse(pieces > end_C, "it ends before its first entry")
@@ -190,12 +168,12 @@ def read(form: Form, coded: Coded) -> tuple[Picked, Tensor, Tensor]:
     there_CK = table.rank_K < torch.where(few_CS, count_CS, table.keep_S)[:, table.piece_K]
     there = there_CK.to(torch.int64)
 
-    floats_C = pieces * form.per_piece + there.sum(1) * form.per_entry
+    floats_C = pieces * codec.per_piece + there.sum(1) * codec.per_entry
     end_C = end_C - 32 * floats_C
-    rest_width_CK, sign_C = there * table.golomb_K, there.sum(1) * form.signs
+    rest_width_CK, sign_C = there * table.golomb_K, there.sum(1) * codec.signs
     quotient_C = at_C + sign_C + rest_width_CK.sum(1)
     refuse(quotient_C + there.sum(1) > end_C, "it ends among its entries")
-    negative_CK = take(bit_CN, at_C[:, None] + before(there), there, 1 if form.signs else 0).bool()
+    negative_CK = take(bit_CN, at_C[:, None] + before(there), there, 1 if codec.signs else 0).bool()
     rest_CK = take(bit_CN, (at_C + sign_C)[:, None] + before(rest_width_CK), rest_width_CK, table.widest_rest)
     stop_C, above_CK = _read_quotients(bit_CN, quotient_C, end_C, there_CK)
     refuse((stop_C + 7) // 8 * 8 != end_C, "it continues after its last entry")
@@ -203,7 +181,7 @@ def read(form: Form, coded: Coded) -> tuple[Picked, Tensor, Tensor]:
     sum_CK = gap_CK.cumsum(1)
     column_CK = table.start_K - 1 + sum_CK - (sum_CK - gap_CK)[:, table.first_S[table.piece_K]]
     refuse((there_CK & (column_CK >= table.end_K)).any(1), "an entry is outside its tensor")
-    has, place = _float_bytes(form, end_C // 8, there_CK)
+    has, place = _float_bytes(codec, pieces, end_C // 8, there_CK)
     float_CF = floats_of(torch.where(has, byte_CB.gather(1, torch.where(has, place, 0)), 0))
     refuse(~torch.isfinite(float_CF).all(1), "a number in it is not finite")
     return Picked(torch.where(there_CK, column_CK, 0), there_CK), negative_CK, float_CF
@@ -224,10 +202,10 @@ def _read_quotients(bit_CN: Tensor, start_C: Tensor, end_C: Tensor, there_CK: Te
     return start_C + there_CK.sum(1) + zeros_CK.sum(1), zeros_CK
 
 
-def _float_bytes(form: Form, at_C: Tensor, there_CK: Tensor) -> tuple[Tensor, Tensor]:
+def _float_bytes(codec: Values, pieces: int, at_C: Tensor, there_CK: Tensor) -> tuple[Tensor, Tensor]:
     """For each byte of each float (those of pieces, then those of entries): whether the message has it, and where."""
-    pieces_CF = there_CK.new_ones(len(there_CK), len(form.pieces) * form.per_piece)
-    has_CF = torch.cat([pieces_CF, there_CK.repeat_interleave(form.per_entry, 1)], 1)
+    pieces_CF = there_CK.new_ones(len(there_CK), pieces * codec.per_piece)
+    has_CF = torch.cat([pieces_CF, there_CK.repeat_interleave(codec.per_entry, 1)], 1)
     place_CF = at_C[:, None] + 4 * before(has_CF.to(torch.int64))
     byte_4 = torch.arange(4, device=has_CF.device)
     return has_CF.repeat_interleave(4, 1), (place_CF[:, :, None] + byte_4).flatten(1)
@@ -244,61 +222,65 @@ class Values:
     scope  the largest of each "tensor", or of the whole "model"
     """
 
+    signs: ClassVar[bool] = False  # whether each entry has a sign bit
+    per_piece: ClassVar[int] = 0  # float32 numbers of each piece
+    per_entry: ClassVar[int] = 1  # float32 numbers of each entry
+
     keep: float
     scope: str = "tensor"
 
-    def form(self, slots: tuple[Slot, ...]) -> Form:
-        """The layout of the messages."""
-        return Form(pieces_of(slots, self.keep, self.scope), per_entry=1)
-
-    def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Coded:
-        """Encode rows; `x_CP` becomes the residual."""
-        form = self.form(slots)
-        picked = largest(x_CP, form.pieces)
-        value_CK = picked.of(x_CP).to(torch.float32)
-        x_CP.scatter_add_(1, picked.column_CK, torch.where(picked.there_CK, -value_CK.to(x_CP.dtype), 0))
-        return write(form, picked, value_CK)
-
-    def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
-        """Decode messages to rows."""
-        picked, _, value_CK = read(self.form(slots), coded)
-        return picked.dense(value_CK.to(dtype), sum(s.size for s in slots))
-
     def longest(self, slots: tuple[Slot, ...]) -> int:
         """Most bytes of a message."""
-        return self.form(slots).longest
+        pieces = pieces_of(slots, self.keep, self.scope)
+        bits = 7 + sum(1 + p.keep.bit_length() + p.keep * (2 + p.golomb) + (p.size >> p.golomb) for p in pieces)
+        return bits // 8 + 4 * (len(pieces) * self.per_piece + sum(p.keep for p in pieces) * self.per_entry)
+
+    def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Message:
+        """Encode rows; `x_CP` becomes the residual."""
+        pieces = pieces_of(slots, self.keep, self.scope)
+        picked = largest(x_CP, pieces)
+        value_CK = picked.of(x_CP).to(torch.float32)
+        x_CP.scatter_add_(1, picked.column_CK, torch.where(picked.there_CK, -value_CK.to(x_CP.dtype), 0))
+        return write(self, pieces, picked, value_CK)
+
+    def read(self, message: Message, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
+        """Decode messages to rows."""
+        picked, _, value_CK = read(self, pieces_of(slots, self.keep, self.scope), self.longest(slots), message)
+        return picked.dense(value_CK.to(dtype), sum(s.size for s in slots))
 
 
 @dataclass(frozen=True)
 class Ternary(Values):
     """ST(T; q): k = max(⌈n q⌉, 1) entries of largest |T|, μ the mean of those |T|; sign(T_i) μ there, 0 elsewhere."""
 
-    def form(self, slots: tuple[Slot, ...]) -> Form:
-        return Form(pieces_of(slots, self.keep, self.scope), signs=True, per_piece=1)
+    signs: ClassVar[bool] = True
+    per_piece: ClassVar[int] = 1
+    per_entry: ClassVar[int] = 0
 
-    def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Coded:
+    def write(self, x_CP: Tensor, slots: tuple[Slot, ...]) -> Message:
         """Encode rows; `x_CP` becomes the residual.
 
         >>> x_CP = torch.tensor([[3.0, -1.0, 0.5, 0.0]])
-        >>> coded = Ternary(0.5).write(x_CP, (Slot("w", (4,), 0, 4),))
-        >>> x_CP, coded.length_C  # (3 + 1) / 2 = 2 was sent for each of the two: 1 + 2 + 2 (1 + 0) + 0 bits, and 2
+        >>> message = Ternary(0.5).write(x_CP, (Slot("w", (4,), 0, 4),))
+        >>> x_CP, message.bytes_C  # (3 + 1) / 2 = 2 was sent for each of the two: 1 + 2 + 2 (1 + 0) + 0 bits, and 2
         (tensor([[1.0000, 1.0000, 0.5000, 0.0000]]), tensor([5]))
         """
-        form = self.form(slots)
-        if kernels.message_fits(x_CP, form.pieces, form.longest):
-            return kernels.write_message(x_CP, form.pieces, form.longest)
-        picked, piece_K = largest(x_CP, form.pieces), tensors_of(form.pieces, x_CP.device).piece_K
+        pieces, longest = pieces_of(slots, self.keep, self.scope), self.longest(slots)
+        if kernels.message_fits(x_CP, pieces, longest):
+            return kernels.write_message(x_CP, pieces, longest)
+        picked, piece_K = largest(x_CP, pieces), tensors_of(pieces, x_CP.device).piece_K
         value_CK = picked.of(x_CP)
         # The mean in float64: float32 sums depend on how many rows there are.
-        by_piece = value_CK.abs().to(torch.float64).split([piece.keep for piece in form.pieces], 1)
+        by_piece = value_CK.abs().to(torch.float64).split([piece.keep for piece in pieces], 1)
         size_CS = torch.stack([own_Ck.mean(1) for own_Ck in by_piece], 1).to(torch.float32) if by_piece else value_CK
         sent_CK = size_CS[:, piece_K].to(x_CP.dtype).copysign(value_CK)
         x_CP.scatter_add_(1, picked.column_CK, torch.where(picked.there_CK, -sent_CK, 0))
-        return replace(write(form, picked, size_CS, value_CK < 0), decoded_CP=picked.dense(sent_CK, x_CP.shape[1]))
+        message = write(self, pieces, picked, size_CS, value_CK < 0)
+        return replace(message, decoded=picked.dense(sent_CK, x_CP.shape[1]))
 
-    def read(self, coded: Coded, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
-        form = self.form(slots)
-        picked, negative_CK, size_CS = read(form, coded)
+    def read(self, message: Message, slots: tuple[Slot, ...], dtype: torch.dtype) -> Tensor:
+        pieces = pieces_of(slots, self.keep, self.scope)
+        picked, negative_CK, size_CS = read(self, pieces, self.longest(slots), message)
         refuse(torch.signbit(size_CS).any(1), "a magnitude is negative")
-        size_CK = size_CS[:, tensors_of(form.pieces, size_CS.device).piece_K].to(dtype)
+        size_CK = size_CS[:, tensors_of(pieces, size_CS.device).piece_K].to(dtype)
         return picked.dense(torch.where(negative_CK, -size_CK, size_CK), sum(s.size for s in slots))

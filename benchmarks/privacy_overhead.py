@@ -1,0 +1,83 @@
+"""What privacy adds to a round: milliseconds without it and with each kind of noise, in case b (100 clients of the MLP
+784-200-200-10, 10 steps of 10) and case d (50 clients of pfl's CIFAR CNN, 5 steps of 10).
+
+    python benchmarks/privacy_overhead.py b
+    python benchmarks/privacy_overhead.py d --device cuda
+
+Medians over rounds; the sides take turns, round by round, so that they meet the same machine. The separation is 10
+rounds, so the population is ten cohorts, of which all sides ask one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import torch
+
+import turnout as to
+from turnout.running.tracks.prepare import prepare
+
+SEPARATION = 10
+CASES: dict[str, tuple[tuple[int, ...], int, int, Any]] = {
+    "b": ((784,), 100, 10, to.models.MLP(200, 200)),
+    "d": ((3, 32, 32), 50, 5, to.models.pfl_cifar_cnn()),
+}
+SIDES = {"without": None, "gaussian": "gaussian", "banded": "banded", "blt": "blt"}
+
+
+def experiment(name: str, noise: str | None, device: str, rounds: int) -> to.Experiment:
+    shape, cohort, steps, model = CASES[name]
+    clients, each = cohort * SEPARATION, 20
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(clients * each, *shape, generator=draw)
+    y = torch.randint(0, 10, (len(x),), generator=draw)
+    owner = torch.arange(clients).repeat_interleave(each)
+    private = None
+    if noise is not None:
+        private = to.Private(1.0, n0=cohort, delta=1e-6, epsilon=8, noise=noise, min_separation=SEPARATION)
+    return to.Experiment(
+        to.World(to.data.Own(x, y, owner, test=(x[:10], y[:10]), test_share=0.0)),
+        model,
+        to.Algorithm(
+            local=to.Local(to.SGD(0.05), steps=steps, batch_size=10),
+            selection=to.selection.Count(cohort),
+            shares=to.weighting.Shares("uniform"),
+            privacy=private,
+        ),
+        rounds=rounds,
+        runtime=to.runtime.InProcess(device=device, precision="tf32" if device == "cuda" else "float32"),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rounds", type=int, default=60)
+    given = parser.parse_args()
+    tracks = {side: prepare(experiment(given.case, noise, given.device, 200)) for side, noise in SIDES.items()}
+    states = {side: track.begin() for side, track in tracks.items()}
+    times: dict[str, list[float]] = {side: [] for side in SIDES}
+    for t in range(given.rounds + 10):
+        for side, track in tracks.items():
+            if given.device == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            states[side], _ = track.round(states[side], t)
+            if given.device == "cuda":
+                torch.cuda.synchronize()
+            times[side].append(1000 * (time.perf_counter() - start))
+    print(f"case {given.case} on {given.device}, {given.rounds} rounds, torch {torch.__version__}")
+    plain = statistics.median(times["without"][10:])
+    for side, all_of_them in times.items():
+        found = statistics.median(all_of_them[10:])
+        pairs = zip(all_of_them[10:], times["without"][10:], strict=True)
+        print(f"  {side:10}{found:8.2f} ms  {100 * (found / plain - 1):+6.1f} %  "
+              f"(median difference of a round {statistics.median(a - b for a, b in pairs):+.2f} ms)")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Study `privacy`: its claims on numbers made up to bear them out, and that it runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from turnout_papers.studies import privacy
+from turnout_papers.studies.running import run_study
+from turnout_papers.studies.study import Curve, Curves
+
+
+def all_as_claimed(factor: float = 1.0) -> Curves:
+    """Correlated noise and separation help; three quarters of what is predicted arrive."""
+    values = {privacy.plain("digits"): 0.9}
+    for name, epsilon, b in privacy.cases("small"):
+        for noise, bonus in zip(privacy.NOISES, (0.0, 0.15, 0.15, 0.2), strict=True):
+            values[privacy.variant(name, epsilon, b, noise)] = 0.5 + factor * (0.01 * b + bonus)
+    rounds = np.arange(5)
+    noise = np.array([0.0, 1e-3, 2e-3])
+    return Curves({v: {s: Curve(rounds, np.full(5, x + noise[s])) for s in range(3)} for v, x in values.items()})
+
+
+def test_the_claims_hold_for_numbers_that_bear_them_out():
+    assert {claim.outcome for claim in privacy.STUDY.decide("small", all_as_claimed())} == {"holds"}
+    assert "holds" not in {claim.outcome for claim in privacy.STUDY.decide("small", all_as_claimed(-1.0))}
+
+
+def test_what_arrives_of_the_predicted_gain():
+    found = privacy.arrived(all_as_claimed(), "digits", 1.0, 10, privacy.BLT)
+    assert list(found.values()) == pytest.approx([75.0] * 3)
+    assert privacy.arrived(Curves({}), "digits", 1.0, 10, privacy.BLT) == {}
+
+
+def test_noise_divided_by_the_gain_has_a_larger_epsilon():
+    size = privacy.SIZES["small"]
+    full, less = (privacy.private(size, 1.0, 10, noise) for noise in (privacy.INDEPENDENT, privacy.LESS))
+    states = [setting.tied(size.rounds).begin() for setting in (full, less)]
+    ratio = states[0]["multiplier"] / states[1]["multiplier"]
+    assert ratio == pytest.approx(privacy.gain(privacy.BANDED, size, 10))
+    assert ratio > 1.5
+    assert less.epsilon_after(states[1], size.rounds) > 1.5
+
+
+def test_the_study_runs(tmp_path):
+    found = run_study(privacy.STUDY, "smoke", tmp_path / "study", quiet=True, jobs=1)
+    assert not [row for row in found.rows if row.ours == "not run"]

@@ -1,0 +1,186 @@
+"""Adapters: a frozen base and small trainable matrices beside its linear layers (LoRA, Hu et al., 2021).
+
+Only the adapter is trained, sent and kept by clients; the base is held once. Names are those of peft, without the name
+of the adapter: `layers.0.q_proj.base_layer.weight`, `layers.0.q_proj.lora_A.weight`, `layers.0.q_proj.lora_B.weight`.
+A `PeftModel` has the same structure and needs nothing of this but `lora_of`.
+"""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from turnout.errors import UserError, check_settings
+from turnout.models.layers import Model
+
+
+class LoRALinear(nn.Module):
+    """A frozen linear layer W and a low-rank change of it: y = W x + b + s B A x, with s = alpha / rank.
+
+    A is random and B is 0, so that training begins with the base itself.
+    """
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float, dropout: float, frozen_a: bool):
+        super().__init__()
+        self.base_layer, self.scaling = base, alpha / rank
+        self.lora_dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        made: dict[str, Any] = {"device": base.weight.device, "dtype": base.weight.dtype, "bias": False}
+        self.lora_A = nn.Linear(base.in_features, rank, **made)
+        self.lora_B = nn.Linear(rank, base.out_features, **made)
+        nn.init.kaiming_uniform_(self.lora_A.weight, a=math.sqrt(5))
+        nn.init.zeros_(self.lora_B.weight)
+        self.lora_A.weight.requires_grad_(not frozen_a)
+
+    def forward(self, x: Tensor) -> Tensor:
+        change: Tensor = self.lora_B(self.lora_A(self.lora_dropout(x)))
+        base: Tensor = self.base_layer(x)
+        return base + self.scaling * change
+
+
+@dataclass(frozen=True)
+class LowRankParts:
+    """The parts of a layer that has a low-rank change.
+
+    base    the frozen layer
+    A, B    the factors
+    scale   of their product
+    plain   whether the whole layer is base(x) + scale B A x, with a linear base
+    """
+
+    base: Any
+    A: Any
+    B: Any
+    scale: float
+    plain: bool
+
+
+def lora_of(layer: nn.Module) -> LowRankParts | None:
+    """The parts of a low-rank layer of ours or of peft's; None for any other layer, and with several adapters."""
+    if isinstance(layer, LoRALinear):
+        plain = isinstance(layer.lora_dropout, nn.Identity) and _frozen_linear(layer.base_layer)
+        return LowRankParts(layer.base_layer, layer.lora_A, layer.lora_B, layer.scaling, plain)
+    A, B, scaling = (getattr(layer, name, None) for name in ("lora_A", "lora_B", "scaling"))
+    base, active = getattr(layer, "base_layer", None), list(getattr(layer, "active_adapters", ()))
+    if base is None or not isinstance(A, nn.ModuleDict) or not isinstance(B, nn.ModuleDict) or len(active) != 1:
+        return None
+    if not isinstance(scaling, Mapping) or active[0] not in A or type(A[active[0]]) is not nn.Linear:
+        return None
+    name = active[0]
+    variant = getattr(layer, "lora_variant", {}) or getattr(layer, "use_dora", {}).get(name)
+    dropout = getattr(layer, "lora_dropout", {})
+    quiet = name not in dropout or isinstance(dropout[name], nn.Identity)
+    settled = not (getattr(layer, "merged", False) or getattr(layer, "disable_adapters", False) or variant)
+    plain = settled and quiet and _frozen_linear(base) and type(layer).__name__ == "Linear"
+    return LowRankParts(base, A[name], B[name], float(scaling[name]), plain and B[name].bias is None)
+
+
+def _frozen_linear(base: Any) -> bool:
+    return type(base) is nn.Linear and not any(p.requires_grad for p in base.parameters())
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """Which linear layers have an adapter, and how large it is.
+
+    rank      of the change B A of a layer
+    targets   patterns of the layers' names, separated by "|"; "*" stands for any letters
+    alpha     the change is scaled by alpha / rank (default: 2 rank, which is a scale of 2)
+    dropout   share of a layer's inputs that the adapter does not see in a step
+    frozen_a  train only B, so that the mean of the clients' B A is exact and half is sent (FFA-LoRA, Sun et al., 2024)
+    train     patterns of parameters of the base that are trained as well, such as "classifier.*"; none by default
+    """
+
+    rank: int = 8
+    targets: str = "*.q_proj|*.v_proj"
+    alpha: float | None = None
+    dropout: float = 0.0
+    frozen_a: bool = False
+    train: str = ""
+
+    def __post_init__(self) -> None:
+        check_settings(self, rank="[1, 65536]", dropout="[0, 1)")
+
+    def add_to(self, base: nn.Module) -> nn.Module:
+        """Freeze a model and put an adapter beside each target, in place; returns the model."""
+        for name, parameter in base.named_parameters():
+            parameter.requires_grad_(_matches(name, self.train))
+        linear = {path: layer for path, layer in base.named_modules() if isinstance(layer, nn.Linear)}
+        found = [path for path in linear if _matches(path, self.targets)]
+        if not found:
+            some = ", ".join(list(linear)[:8]) or "none"
+            raise UserError(
+                f"LoRA.targets = {self.targets!r} matches no linear layer of the base: its linear layers are {some}"
+            )
+        alpha = 2.0 * self.rank if self.alpha is None else self.alpha
+        for path in found:
+            adapted = LoRALinear(linear[path], self.rank, alpha, self.dropout, self.frozen_a)
+            parent, _, leaf = path.rpartition(".")
+            if not path:
+                return adapted
+            setattr(base.get_submodule(parent), leaf, adapted)
+        return base
+
+
+def _matches(name: str, patterns: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern.strip()) for pattern in patterns.split("|") if pattern.strip())
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A model of any kind, frozen, with an adapter that is trained instead.
+
+    base        the model: a spec, a module, or a function that makes one
+    adapter     which layers have an adapter
+    checkpoint  patterns of blocks whose activations are computed again in the backward pass instead of being kept, such
+                as "layers.*" for layers.0, layers.1, ...; none by default
+
+    >>> model = Adapted(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), LoRA(rank=2, targets="0"))
+    >>> [name for name, p in model.around(model.base).named_parameters() if p.requires_grad]
+    ['0.lora_A.weight', '0.lora_B.weight']
+    """
+
+    base: Model
+    adapter: LoRA = LoRA()
+    checkpoint: str = ""
+
+    def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        """The base with the adapter; an experiment also builds a base that is a function (tracks/building.py)."""
+        if isinstance(self.base, nn.Module):
+            return self.around(copy.deepcopy(self.base))
+        build = getattr(self.base, "build", None)
+        if callable(build):
+            return self.around(build(input_shape, classes))
+        raise UserError(f"the base {self.base!r} is no spec and no module: use it in an experiment, or build it first")
+
+    def around(self, base: nn.Module) -> nn.Module:
+        """The base with the adapter in it, in place."""
+        adapted = self.adapter.add_to(base)
+        blocks = [path for path, _ in adapted.named_modules() if _matches(path, self.checkpoint)]
+        if self.checkpoint and not blocks:
+            raise UserError(f"Adapted.checkpoint = {self.checkpoint!r} matches no block: its blocks are "
+                            f"{', '.join([path for path, _ in adapted.named_modules() if path][:8])}")  # fmt: skip
+        for path in blocks:
+            if not any(path.startswith(f"{outer}.") for outer in blocks):  # not inside another one
+                block = adapted.get_submodule(path)
+                block.forward = MethodType(_checkpointed, block)
+        return adapted
+
+
+def _checkpointed(block: nn.Module, *args: Any, **named: Any) -> Any:
+    """The forward pass of a block whose activations are computed again in the backward pass."""
+    forward = MethodType(type(block).forward, block)
+    if not torch.is_grad_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:  # under vmap
+        return forward(*args, **named)
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **named)
+
+
+KINDS = {"adapted": Adapted}

@@ -1,0 +1,265 @@
+"""Differential privacy for each client's whole contribution, wherever parts multiply or add to it.
+
+Each client's contribution to a round is made one vector: its decoded update with every factor of its own (work, boost,
+lent shares, age) and what its terms upload. The vector is clipped to the length C, summed, noised and divided by a
+fixed number. What comes out is all that later steps see: the server step, terms, compression and broadcast.
+
+Shape letters: R replies, P shared parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+
+import torch
+from torch import Tensor
+
+from turnout.errors import UserError, check_settings
+from turnout.parts.privacy.accountant import epsilon_of, mu_of
+from turnout.parts.privacy.factorisation import Factorisation, factorise
+from turnout.parts.privacy.ledger import count_again, empty_ledger, took_part
+from turnout.parts.privacy.noise import draw_noise, next_noise
+from turnout.parts.updates import Updates
+from turnout.types import Extra, State, Tensors
+
+NOISES = ("gaussian", "banded", "blt")
+UPDATE = "update"  # the name of the update's noise beside those of uploads
+
+
+@dataclass(frozen=True)
+class Private:
+    """Clip each client's contribution, add noise to the sum, and let each client take part at most so often.
+
+    clip              C: the longest contribution of one client to a round; the first one with `quantile`
+    n0                the noised sum is divided by this, whoever replies: about as many as reply in a round
+    delta             δ; below 1 / the number of clients
+    epsilon           ε for all rounds together: sets the noise, or is a budget beside `noise_multiplier`; a run that
+                      would exceed it stops before that round
+    noise_multiplier  standard deviation of the noise in units of C, instead of `epsilon`
+    noise             "gaussian": independent in each round; "banded" and "blt": correlated, so that later noise cancels
+                      part of the earlier noise
+    min_separation    b: a client that took part is not asked again for so many rounds, counted from one to the next
+    most              k: how often a client takes part at most; None: as often as b allows
+    quantile          adapt C so that this share of contributions is shorter; None: C is fixed
+    clip_rate         how fast C adapts: C <- C exp(-clip_rate (share - quantile))
+    clip_noise        standard deviation of the noise on the number of shorter contributions; None: n0 / 20
+    beside            λ: weight of what terms upload beside the update in the vector that is clipped
+    secret            draw noise from a secret key, kept in the run's folder on the server; always with real clients.
+                      Else a simulation draws it from the seed, and is repeatable
+    rounds            rounds that the noise is for; set when the experiment is prepared
+    """
+
+    clip: float
+    n0: float | None = None
+    delta: float | None = None
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    noise: str = "gaussian"
+    min_separation: int = 1
+    most: int | None = None
+    quantile: float | None = None
+    clip_rate: float = 0.2
+    clip_noise: float | None = None
+    beside: float = 1.0
+    secret: bool = False
+    rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        positive = dict.fromkeys(("n0", "epsilon", "noise_multiplier", "clip_rate", "clip_noise", "beside"), "(0, inf)")
+        check_settings(self, clip="(0, inf)", noise=NOISES, delta="(0, 1)", quantile="(0, 1)", **positive)
+        check_settings(self, min_separation="[1, inf)", most="[1, inf)", rounds="[1, inf)")
+        if self.n0 is None:
+            raise UserError(
+                "privacy.n0 is not given: the noised sum is divided by a fixed number, because the number of replies "
+                "would reveal one; give about as many clients as reply in a round"
+            )
+        if self.delta is None:
+            raise UserError("privacy.delta is not given, and ε has no meaning without it: give less than 1 / clients")
+        if self.epsilon is None and self.noise_multiplier is None:
+            raise UserError("privacy needs epsilon (the noise follows) or noise_multiplier (ε follows): give one")
+        if self.quantile is not None and self.noise != "gaussian":
+            raise UserError(
+                f"privacy.quantile changes the clipping length, and noise {self.noise!r} only cancels between rounds "
+                "of the same length: leave quantile out, or take noise = 'gaussian'"
+            )
+
+    # -- before the first round
+
+    def tied(self, rounds: int) -> Private:
+        """The same for so many rounds; refused where its settings do not fit them."""
+        if self.min_separation > rounds:
+            raise UserError(
+                f"privacy.min_separation = {self.min_separation} is more than the {rounds} rounds there are: each "
+                "client would take part once at most; set most = 1, or a separation below the number of rounds"
+            )
+        return replace(self, rounds=rounds)
+
+    def begin(self) -> State:
+        """The state before the first round: noise, clipping length, and who took part. It stays as it began where a
+        resumed run has more rounds."""
+        assert self.rounds is not None
+        factorisation = factorise(self.noise, self.rounds, self.min_separation, self.most)
+        multiplier = self.noise_multiplier
+        if multiplier is None:
+            multiplier = self.sensitivity(factorisation, self.rounds) / self._mu()
+        elif self.epsilon is not None and epsilon_of(1 / multiplier, self._delta) > self.epsilon:
+            raise UserError(
+                f"privacy.epsilon = {self.epsilon:g} does not allow a single round with noise_multiplier = "
+                f"{multiplier:g}: raise one of them, or leave noise_multiplier out"
+            )
+        if self.quantile is not None and multiplier >= 2 * self._clip_noise:
+            raise UserError(
+                f"privacy.clip_noise = {self._clip_noise:g} is too little beside a noise multiplier of "
+                f"{multiplier:.4g}: raise it above {multiplier / 2:.4g}, or leave quantile out"
+            )
+        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(factorisation).items()}
+        ledger = empty_ledger(self.rounds)
+        return {"multiplier": multiplier, "clip": self.clip, "factorisation": plain, "streams": {}, "ledger": ledger}
+
+    @property
+    def _delta(self) -> float:
+        assert self.delta is not None
+        return self.delta
+
+    def _mu(self) -> float:
+        assert self.epsilon is not None
+        return mu_of(self.epsilon, self._delta)
+
+    @property
+    def _clip_noise(self) -> float:
+        assert self.n0 is not None
+        return self.n0 / 20 if self.clip_noise is None else self.clip_noise
+
+    # -- what it costs
+
+    def sensitivity(self, factorisation: Factorisation, rounds: int) -> float:
+        """By how much one client moves all releases together, in units of C, by the participation that is enforced."""
+        return factorisation.sensitivity(rounds, self.min_separation, self.most)
+
+    def epsilon_after(self, state: State, rounds: int) -> float:
+        """ε of the first rounds, for any client that takes part at most k times, at least b rounds apart."""
+        return epsilon_of(self.sensitivity(_factorisation(state), rounds) / state["multiplier"], self._delta)
+
+    def reason_to_stop(self, state: State, t: int) -> str | None:
+        """Why round t must not run: ε would exceed its budget; None: it may."""
+        if self.epsilon is None or (after := self.epsilon_after(state, t + 1)) <= self.epsilon * (1 + 1e-9):
+            return None
+        return f"the privacy budget ε = {self.epsilon:g} is spent: round {t} would raise it to {after:.4g}"
+
+    # -- a round
+
+    def release(
+        self, updates: Updates, own_R: Tensor, state: State, key: int, not_negative: Collection[tuple[str, str]] = ()
+    ) -> Released:
+        """Clip, sum and noise the replies of a round.
+
+        own_R         the factor of each reply's own
+        key           addresses the noise
+        not_negative  uploads whose sums cannot be negative, as (term, name): noise may not make them so
+
+        Every reply is replaced by the noised sum / R: what later steps compute of replies is a function of that sum.
+        """
+        t, replies, clip, std = updates.t, len(updates.client_R), state["clip"], self._multiplier(state) * state["clip"]
+        factorisation, streams = _factorisation(state), dict(state["streams"])
+
+        def noised(sum_P: Tensor, name: str) -> Tensor:
+            noise_P, stream = next_noise(factorisation, streams.get(name, {}), sum_P, (key, t, name))
+            streams[name] = stream
+            return torch.add(sum_P, noise_P, alpha=std)
+
+        length_R = self._lengths(updates, own_R)
+        kept_R = clip / length_R.clamp(min=clip)  # min(1, C / length)
+        sum_P = noised((kept_R * own_R.to(kept_R)).to(updates.update_RP) @ updates.update_RP, UPDATE)
+        uploads: dict[str, Tensors] = {}
+        for term, sent in updates.uploads.items():
+            for name, value in sent.items():
+                total = noised(_sum(value, kept_R) * self.beside, f"{term}.{name}") / self.beside
+                total = total.clamp(min=0) if (term, name) in not_negative else total
+                uploads.setdefault(term, {})[name] = _rows(total, replies)
+        seen = replace(updates, update_RP=_rows(sum_P, replies), uploads=uploads, loss_R=None, states={}, hints={})
+        enforced = self.epsilon_after(state, t + 1)
+        after = state | {"ledger": self._participated(state, updates.client_R, t), "streams": streams}
+        extra: Extra = {
+            "epsilon": enforced,
+            "epsilon_realised": min(
+                enforced, epsilon_of(math.sqrt(after["ledger"]["most"]) / state["multiplier"], self._delta)
+            ),
+        }
+        if self.quantile is not None:
+            after["clip"], extra["clip"] = self._adapted(length_R, clip, key, t), clip
+        return Released(seen, sum_P, after, extra)
+
+    def _multiplier(self, state: State) -> float:
+        """Noise multiplier of the sum: with an adaptive C, z_Δ = (z⁻² - (2 σ_b)⁻²)^(-1/2), the rest is for its bit.
+
+        >>> private = Private(1.0, n0=20, delta=1e-6, noise_multiplier=1.0, quantile=0.5, clip_noise=1.0)
+        >>> round(private._multiplier({"multiplier": 1.0}) ** -2, 9)  # 1 - (2 · 1)⁻²
+        0.75
+        """
+        multiplier = float(state["multiplier"])
+        if self.quantile is None:
+            return multiplier
+        return (multiplier**-2 - (2 * self._clip_noise) ** -2) ** -0.5
+
+    def _lengths(self, updates: Updates, own_R: Tensor) -> Tensor:
+        """Length of each client's whole vector: its update with its factors, and λ times what its terms upload."""
+        length_R = torch.linalg.vector_norm(updates.update_RP, dim=1).double()
+        squared_R = (length_R * own_R.to(length_R)).square()
+        for term, sent in updates.uploads.items():
+            for name, value in sent.items():
+                if not value.is_floating_point():
+                    raise UserError(
+                        f"the term {term!r} uploads whole numbers ({name!r}), which cannot be clipped and noised: "
+                        "leave the term out, or algorithm.privacy"
+                    )
+                beside_R = torch.linalg.vector_norm(value.flatten(1), dim=1).double() * self.beside
+                squared_R = squared_R + beside_R.to(squared_R).square()
+        return squared_R.sqrt()
+
+    def _adapted(self, length_R: Tensor, clip: float, key: int, t: int) -> float:
+        """The next C, from the noised number of contributions that are not longer than C (Andrew et al., 2021)."""
+        assert self.quantile is not None
+        noise = self._clip_noise * float(draw_noise(key, t, "clip", torch.zeros(1, dtype=torch.float64)))
+        surplus = float((length_R <= clip).double().sum()) - len(length_R) / 2 + noise
+        return clip * math.exp(-self.clip_rate * (surplus / len(length_R) + 0.5 - self.quantile))
+
+    def _participated(self, state: State, client_R: Tensor, t: int) -> State:
+        """The ledger after these clients took part in round t."""
+        assert self.rounds is not None
+        ledger, factorisation = state["ledger"], _factorisation(state)
+        if self.rounds > ledger["rounds"]:  # the run was resumed with more rounds
+            ledger = count_again(ledger["client"], ledger["round"], factorisation, self.rounds)
+        return took_part(ledger, factorisation, client_R, t)
+
+
+@dataclass(frozen=True)
+class Released:
+    """What a private round releases.
+
+    updates  the replies as later steps see them: R rows, each the noised sum / R
+    sum_P    the noised sum of the clipped contributions
+    state    the next state of the part
+    extra    columns for the round's record
+    """
+
+    updates: Updates
+    sum_P: Tensor
+    state: State
+    extra: Extra
+
+
+def _factorisation(state: State) -> Factorisation:
+    kept = state["factorisation"]
+    return Factorisation(kept["noise"], *(tuple(kept[name]) for name in ("coefs", "decay", "scale")))
+
+
+def _sum(value: Tensor, kept_R: Tensor) -> Tensor:
+    """Σ kept_r value_r, in the shape of one value."""
+    return (kept_R.to(value) @ value.flatten(1)).view(value.shape[1:])
+
+
+def _rows(sum_P: Tensor, replies: int) -> Tensor:
+    """A sum as so many equal rows [R, ...] that add up to it."""
+    return (sum_P / replies).expand(replies, *sum_P.shape)
