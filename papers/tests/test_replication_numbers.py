@@ -43,8 +43,8 @@ def figure_4(r: Read) -> str:
     mt, fed, alone = (r("4 classes", f"personal {m}") for m in ("MT-FedAdam", "FedAdam", "Independent"))
     over, central = r("4 classes", "MT over independent"), r("4 classes", "central MT-FedAdam")
     return (
-        f"personal {mt:.1f} (78), FedAdam {fed:.1f} (64), independent {alone:.1f} (60); over independent {over:.1f} (18)"
-        f"; central {central:.1f} (63)"
+        f"personal {mt:.1f} (78), FedAdam {fed:.1f} (64), independent {alone:.1f} (60); "
+        f"over independent {over:.1f} (18); central {central:.1f} (63)"
     )
 
 

@@ -128,7 +128,9 @@ def test_a_run_that_diverges_is_an_outcome(tmp_path: Path) -> None:
     assert len(found.diverged) == 2
     assert not found.failed
     assert all("not finite" in words and words.startswith("wild seed") for words in found.diverged)
-    assert found.claims[0].evidence.startswith("above in 2 of 2 seeds, below in 0; ours diverged in 0, theirs in 2")
+    assert found.claims[0].evidence.startswith(
+        "above in 2 of 2 seeds (2 for a run that diverged), below in 0 (0); signed ranks"
+    )
     assert "wild" not in (tmp_path / "out" / "all.svg").read_text("utf-8")
     again = Findings.from_json(found.to_json())
     assert (again.diverged, again.command) == (found.diverged, "turnout study run diverging --scale smoke")

@@ -68,7 +68,7 @@ class Standings:
 def heat_map(found: Standings, title: str) -> str:
     """Methods down by mean rank, worlds across; a cell says how many points it is behind the best of its world."""
     order = found.mean_rank_M.argsort(kind="stable")
-    left, top, wide, high = 130, 150, 34, 22
+    left, top, wide, high = 130, 110, 34, 22
     parts = [f'<text class="head" x="8" y="20">{text(title)}</text>']
     for n, (data, turnout) in enumerate(found.worlds):
         x = left + n * wide + wide / 2

@@ -154,13 +154,13 @@ def by_ranks(claim: str, value: BySeed) -> Claim:
     'holds'
     """
     wins, losses = (sum(sign * v > 0 for v in value.values()) for sign in (1, -1))
-    theirs, ours = (sum(sign * v == math.inf for v in value.values()) for sign in (1, -1))
+    up, down = (sum(sign * v == math.inf for v in value.values()) for sign in (1, -1))
     p, opposite = signed_ranks(value)
-    counts = f"above in {wins} of {len(value)} seeds, below in {losses}; ours diverged in {ours}, theirs in {theirs}"
+    counts = f"above in {wins} of {len(value)} seeds ({up} for a run that diverged), below in {losses} ({down})"
     level = f"p = {p:.2g}" + (f", of the opposite {opposite:.2g}" if opposite <= 1 - LEVEL else "")
     finite = [v for v in value.values() if math.isfinite(v)]
     mean = f"; mean of the others {math.fsum(finite) / len(finite):+.3g}" if finite else ""
-    return Claim(claim, p <= 1 - LEVEL, f"{counts} (signed ranks {level}){mean}", opposite <= 1 - LEVEL)
+    return Claim(claim, p <= 1 - LEVEL, f"{counts} ; signed ranks {level}{mean}", opposite <= 1 - LEVEL)
 
 
 def _decided(claim: str, outcome: tuple[bool, bool], evidence: str, gap: float, seeds: int | None) -> Claim:
