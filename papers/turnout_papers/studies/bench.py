@@ -1,9 +1,9 @@
 """A benchmark of turnout: every method that makes a common model, in 25 worlds.
 
 Five data sets that come with packages (bench/data.py) and five kinds of turnout (bench/turnouts.py). Every method has
-as many tries of its learning rate in every world, on a seed of its own, and is judged on others. What is compared is the
-accuracy of the common model on everybody's test samples, those of absent clients too: the mean over the last fifth of
-the rounds.
+as many tries of its learning rate in every world, on a seed of its own, and is judged on others. What is compared is
+the accuracy of the common model on everybody's test samples, those of absent clients too: the mean over the last fifth
+of the rounds.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def by_ranks(claim: str, value: BySeed) -> Claim:
     level = f"p = {p:.2g}" + (f", of the opposite {opposite:.2g}" if opposite <= 1 - LEVEL else "")
     finite = [v for v in value.values() if math.isfinite(v)]
     mean = f"; mean of the others {math.fsum(finite) / len(finite):+.3g}" if finite else ""
-    return Claim(claim, p <= 1 - LEVEL, f"{counts} ; signed ranks {level}{mean}", opposite <= 1 - LEVEL)
+    return Claim(claim, p <= 1 - LEVEL, f"{counts}; signed ranks {level}{mean}", opposite <= 1 - LEVEL)
 
 
 def _decided(claim: str, outcome: tuple[bool, bool], evidence: str, gap: float, seeds: int | None) -> Claim:
