@@ -18,6 +18,7 @@ from turnout_papers.studies.running import Findings
 DOCS = ROOT / "papers" / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 NOT_RUN = {
+    "bench.md": ["it needs packages and takes an hour on two cores"],
     "labels.md": ["it takes minutes", "it needs the pictures of Animals-10"],
     "studies.md": ["it takes minutes"],
 }

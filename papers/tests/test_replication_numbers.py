@@ -19,7 +19,8 @@ Read = Callable[[str, str], float]
 DERIVED = {
     "34.0": "the mean of Table 3's column over T >= 3", "10.7": "the same", "38.6": "the same, T = 4 and 8",
     "0.8": "99.10 - 98.30", "79": "81.38 - 2.27", "9.1": "60.49 - 51.35", "9.9": "37.95 - 28.01",
-    "500": "rounds", "100": "ten runs of ten seeds", "1.29": "1.29 times: ratios of the errors", "1.17": "the same", "1.03": "the same", "1e6": "order",
+    "500": "rounds", "100": "runs", "1.29": "ratios of the errors", "1.17": "the same", "1.03": "the same",
+    "1e6": "order",
     "0.001": "a rate", "1.22": "10.05 / 8.22", "1.27": "38 / 30",
 }  # fmt: skip
 
