@@ -20,9 +20,9 @@ test: $(READY)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -n 2
 
-# The browser tests use the system's chromium (apt-get install -y chromium), driven by Playwright; pyarrow is for Parquet.
+# The browser tests use the system's chromium (apt-get install -y chromium), driven by Playwright.
 test-slow: $(READY)
-	$(BIN)/pip install --quiet -e '.[browser,parquet,release]' -c constraints.txt
+	$(BIN)/pip install --quiet -e '.[browser,release]' -c constraints.txt
 	$(BIN)/pytest -n 2 -m slow
 
 # About an hour on 2 cores. Sizes: make campaign CAMPAIGN="--kills 100 --messages 100000 --stride 10"

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import tempfile
 import time
@@ -131,7 +132,8 @@ def texts(size: Size, clients: int) -> Tensor:
 
 
 def plain_steps(model: nn.Module, own: list[nn.Parameter], batches: list[Tensor]) -> None:
-    """Plain SGD steps of one adapter."""
+    """Plain SGD steps of one adapter; on a CPU with all cores, of which the library's threads each have one."""
+    torch.set_num_threads(os.cpu_count() or 1)
     for ids in batches:
         loss = next_token(model(ids[:, :-1]).float(), ids[:, 1:]).mean()
         grads = torch.autograd.grad(loss, own)
@@ -183,6 +185,7 @@ def turnout(size: Size, clients: int, rounds: int, device: str, engine: str = "a
         t += 1
 
     held = torch.cuda.memory_allocated() if device == "cuda" else 0
+    torch.set_num_threads(1)
     found, about = timed(one, rounds, device), track.runtime.describe()
     adapter, memory = 4 * track.model.layout.width, track.memory()
     kept = {"kept MB a client": (torch.cuda.memory_allocated() - held) / clients / 1e6} if device == "cuda" else {}
@@ -240,8 +243,6 @@ def main() -> None:
     args = parser.parse_args()
     size, device = SIZES[args.size], args.device
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    if device == "cpu":
-        torch.set_num_threads(2)
     found: dict[str, dict[str, float]] = {}
 
     def note(name: str, row: dict[str, float]) -> None:

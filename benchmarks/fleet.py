@@ -1,8 +1,10 @@
-"""How long a large fleet's log takes, and how much memory: written, read, fitted, diagnosed, drawn from.
+"""How long a large fleet's log takes, and how much memory: read, fitted, diagnosed, drawn from.
 
-    python benchmarks/fleet.py --clients 10000 --rounds 10000
+    python benchmarks/fleet.py
+    python benchmarks/fleet.py --table --clients 10000 --rounds 10000 [--parquet] [--names]
 
-Rounds are hours; every client has a rate of its own, and nights are fuller than days: one client in seven is there.
+The first: check-ins by the hour; every client has its own rate, and nights are fuller than days: one client in seven
+is there. The second: a row for every client and round, beside DuckDB's own scan of the file, three times in turn.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import torch
 
@@ -45,11 +48,43 @@ def write_log(path: Path, clients: int, rounds: int) -> int:
     return rows
 
 
+def beside_duckdb(clients: int, rounds: int, parquet: bool, names: bool) -> None:
+    """Print the seconds of DuckDB's scan and of reading the log, by the clock and of the processor, three times."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / ("log.parquet" if parquet else "log.csv")
+        name = f"'device-' || (i % {clients})" if names else f"(i % {clients})::INTEGER"
+        work = "CASE WHEN hash(i) % 10 < 4 THEN 0 WHEN hash(i) % 10 < 9 THEN 1 ELSE 0.5 END"
+        rows = f"SELECT (i // {clients})::INTEGER AS round, {name} AS client, {work} AS work"
+        duckdb.sql(f"COPY ({rows} FROM range({clients * rounds}) t(i)) TO '{path}'")
+        print(f"{clients * rounds:,} rows, {path.stat().st_size / 1e6:,.0f} MB")
+        for _ in range(3):
+            spent = []
+            for work_of in (
+                lambda: duckdb.sql(f"SELECT count(*), max(COLUMNS(*)) FROM '{path}'").fetchall(),
+                lambda: read_fleet(path),
+            ):
+                clock, processor = time.perf_counter(), time.process_time()
+                found = work_of()
+                spent.append((time.perf_counter() - clock, time.process_time() - processor))
+            (scan, scan_cpu), (read, read_cpu) = spent
+            gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+            print(f"scan {scan:.1f} s ({scan_cpu:.1f} of the processor), read {read:.1f} s ({read_cpu:.1f}): "
+                  f"{read / scan:.2f} times ({read_cpu / scan_cpu:.2f}), {gigabytes:.2f} GB", flush=True)  # fmt: skip
+        with timed("diagnosed"):
+            diagnose(found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--clients", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=1_000)
+    parser.add_argument("--table", action="store_true", help="a row for every client and round, beside DuckDB")
+    parser.add_argument("--parquet", action="store_true", help="as Parquet")
+    parser.add_argument("--names", action="store_true", help="clients have names, not numbers")
     given = parser.parse_args()
+    if given.table:
+        beside_duckdb(given.clients, given.rounds, given.parquet, given.names)
+        return
     reading = Reading(every="1h")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.csv"
@@ -59,7 +94,7 @@ def main() -> None:
         with timed("fitted"):
             model = fit(fleet)
         with timed("diagnosed"):
-            found = diagnose(fleet, model)
+            found = diagnose(fleet, model.groups)
         print(f"turnout {found.turnout:.1%}, {len(found.groups)} groups, {len(found.hardly_there):,} hardly there")
         log, asked = FleetLog(str(path), mode="blocks", reading=reading), torch.arange(100)
         with timed("read again to draw, first round"):

@@ -18,6 +18,7 @@ from turnout.models import MLP, Logistic
 from turnout.rng import rng
 from turnout.running.config.read import load
 from turnout.running.config.write import to_toml
+from turnout.running.tracks.building import check_model
 from turnout.tasks import (
     Classification,
     Metric,
@@ -26,7 +27,6 @@ from turnout.tasks import (
     Regression,
     Task,
     TaskSpec,
-    check_model,
     metric_infos,
 )
 

@@ -37,7 +37,7 @@ from turnout.models.adapters import LoRA
 from turnout.parts import closing
 from turnout.parts.local import Local
 from turnout.parts.membership.policy import Membership
-from turnout.parts.optimizers import SGD, Adam
+from turnout.parts.optimizers import SGD, Adam, AdamW
 from turnout.parts.privacy.private import Private
 from turnout.parts.schedules import InverseClock
 from turnout.running import runs
@@ -58,11 +58,12 @@ _view = importlib.util.find_spec("turnout.view")
 run = with_hooks(runs.run, NO_HOOKS if _view is None else importlib.import_module("turnout.view").HOOKS)
 
 __all__ = [
-    "SGD", "Adam", "Algorithm", "Evaluate", "Experiment", "InverseClock", "Join", "Leave", "LoRA", "Local",
+    "SGD", "Adam", "AdamW", "Algorithm", "Evaluate", "Experiment", "InverseClock", "Join", "Leave", "LoRA", "Local",
     "Membership", "Private", "Run", "RunGroup", "Stop", "UserError", "World", "__version__", "advise",
-    "aggregation", "attacks", "closing", "compare", "compression", "data", "devices", "events", "fleet", "load_model",
-    "membership", "mixing", "models", "open_run", "optimizers", "participation", "partition", "personal", "roles",
-    "run", "runtime", "schedules", "scores", "selection", "server", "substitution", "tasks", "terms", "weighting",
+    "aggregation", "attacks", "closing", "compare", "compression", "data", "devices", "events", "fleet",
+    "load_model", "membership", "mixing", "models", "open_run", "optimizers", "participation", "partition",
+    "personal", "roles", "run", "runtime", "schedules", "scores", "selection", "server", "substitution", "tasks",
+    "terms", "weighting",
 ]  # fmt: skip
 SATELLITES = {
     "advise": "turnout.fleet.advice.advise:advise",

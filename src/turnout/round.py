@@ -5,9 +5,9 @@
                                    server: decode, lend shares, weigh, sum (clip, noise), step, broadcast ─▶ `Round`
 
 `run_round` returns everything that happened as a value; the record of a round (round_record.py) is a function of that
-value. A runtime maps client work over the cohort and returns who turned up: a simulated runtime what it drew, a real
-one what it saw. The weighting decides whose work counts; only those clients reply. A client whose reply is not used
-keeps its state: `runtime.commit` names the others.
+value. A runtime maps client work over the cohort and returns which clients turned up, with how much work: drawn in a
+simulation, observed on real devices. The weighting decides whose work counts; only those clients reply. A client keeps
+its new state only if its reply was used (`runtime.commit`); otherwise it keeps the old one.
 
 Shape letters: C clients of the cohort (sorted by id), R replies, P shared parameters.
 """
@@ -70,14 +70,14 @@ def run_round(server: Server, t: int, ctx: Context) -> Round:
     if events or ctx.algorithm.membership.drop is not None:
         start, changes = update_membership(server, events, t, ctx)
     cohort = select_cohort(start, t, ctx)
-    if not len(cohort.asked) and not len(start.time.in_flight.client_L):
+    if not len(cohort.asked) and not len(start.time.in_flight.client_L):  # no client to ask, no late reply to wait for
         return Round(t, server, start, start, changes, cohort)
 
     download = make_download(start, cohort, t, ctx)
     with stage("client work"):
         answer = ctx.runtime.ask(cohort.asked, download)
     received = collect(start, cohort, download, answer, ctx)
-    if received.is_cut:
+    if received.is_cut:  # the simulated hours of the run end before this round does: no reply is used
         ctx.runtime.commit(t, received.waiting[:0])
         return Round(t, server, start, server, changes, cohort, download, received)
     with stage("aggregate"):

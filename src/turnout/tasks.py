@@ -397,24 +397,6 @@ def _errors(output: Tensor, target: Tensor) -> Tensor:
     return error[:, None] if error.ndim == 1 else error.flatten(1)
 
 
-def check_model(task: TaskSpec, model: nn.Module, x: Tensor, y: Tensor) -> None:
-    """A `UserError` unless the model takes these samples and its output fits their targets; changes nothing."""
-    was_training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad():
-            output = call(model, x)
-    except (RuntimeError, IndexError) as error:
-        raise UserError(
-            f"the model cannot take samples of shape {tuple(x.shape[1:])} ({x.dtype}): {error}. "
-            "Choose a model for such samples, or reshape the data"
-        ) from error
-    finally:
-        for module in was_training:
-            module.training = True
-    task.check_output(tuple(output.shape), y)
-
-
 def _check_scores(
     dimensions: str, instead: str, output_shape: tuple[int, ...], target: Tensor, ignore: int | None = None
 ) -> None:

@@ -1,9 +1,10 @@
-"""One reader for tables in files: CSV, and binary formats through pyarrow."""
+"""One reader for tables in files: CSV, and other formats through DuckDB."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import pytest
 import torch
 
@@ -59,11 +60,9 @@ def test_files_that_are_not_tables_are_refused(tmp_path, content, words):
         open_table(tmp_path / "none.csv")
 
 
-@pytest.mark.slow
 def test_parquet_is_read_like_a_csv(tmp_path):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "t.bin"
-    parquet.write_table(arrow.table({"who": ["ann", None], "age": [30.5, 40.0]}), path)
+    duckdb.sql(f"COPY (FROM (VALUES ('ann', 30.5), (NULL, 40.0)) t(who, age)) TO '{path}' (FORMAT parquet)")
     table = open_table(path)
     assert (table.header, table.counted_in, table.separator) == (["who", "age"], "row", None)
     block = table.read()
@@ -71,16 +70,20 @@ def test_parquet_is_read_like_a_csv(tmp_path):
     assert list(map(float, block.cells["age"])) == [30.5, 40.0]
     assert list(block.line_B) == [1, 2]
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match=r"t\.bin begins like a .* but cannot be read"):
+    with pytest.raises(UserError, match=r"t\.bin begins like a Parquet file, but cannot be read"):
         open_table(path).read()
 
 
-@pytest.mark.slow
+def test_a_column_of_several_values_is_refused(tmp_path):
+    (tmp_path / "t.json").write_text('{"who": "ann", "parts": {"a": 1}}\n')
+    with pytest.raises(UserError, match=r"column 'parts' has a STRUCT.* in each row, not one value"):
+        open_table(tmp_path / "t.json").read()
+
+
 def test_a_data_set_from_parquet_is_the_one_from_csv(tmp_path):
-    arrow_csv, parquet = pytest.importorskip("pyarrow.csv"), pytest.importorskip("pyarrow.parquet")
     rows = "".join(f"{'ulm' if i % 3 else 'bonn'},{i},{'' if i % 5 == 0 else 'cook'},{i * 1.5}\n" for i in range(40))
     path = written(tmp_path, "town,age,job,income\n" + rows)
-    parquet.write_table(arrow_csv.read_csv(path), tmp_path / "t.parquet")
+    duckdb.sql(f"COPY (FROM '{path}') TO '{tmp_path / 't.parquet'}' (FORMAT parquet)")
     text, columns = (to.data.Table(tmp_path / name, "income", "town").load(3) for name in ("t.csv", "t.parquet"))
     assert (text.names, text.standardised) == (columns.names, columns.standardised)
     assert torch.equal(text.x, columns.x)

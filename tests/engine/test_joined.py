@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import turnout as to
 from decoder import WORDS, Decoder, texts
 from turnout.engine.batches import Batch
+from turnout.engine.dropout import AddressedCalls
 from turnout.engine.gradients import Looped
 from turnout.engine.joined import Joined, per_client
 from turnout.engine.network import Network
@@ -75,6 +78,52 @@ def test_the_base_is_held_once() -> None:
     frozen = {name for name, p in network.module.named_parameters() if not p.requires_grad}
     assert frozen
     assert not frozen & {slot.name for slot in network.layout.slots}
+
+
+class CallsDropout(Decoder):
+    """Dropout as a function, and within attention."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = functional.dropout(self.words(x), 0.3, self.training)
+        q = self.layers[0].attention.q_proj(h)[:, None]
+        p = 0.4 if self.training else 0.0
+        h = functional.scaled_dot_product_attention(q, h[:, None], h[:, None], is_causal=True, dropout_p=p)[:, 0]
+        return self.head(self.last(h))
+
+
+def test_dropout_that_is_called_has_the_masks_of_each_client() -> None:
+    network = network_of(to.LoRA(rank=2), base=CallsDropout())
+    x, y, _ = texts(1, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer = make_trainer(InProcess(device="cpu", precision="float64"), network, None, x, y)
+    assert trainer.gradients.title == "joined"
+    assert network.calls_dropout
+    flat_cP, batch = two_batches(network)
+    loop, joined, plain = Looped(network.twin()), Joined(network), replace(batch, training=False)
+    found, wanted, same = torch.empty_like(flat_cP), torch.empty_like(flat_cP), torch.empty_like(flat_cP)
+    batch = replace(batch, keys_ck=torch.tensor([[5] * network.keys, [6] * network.keys, [5] * network.keys]))
+    loss_c = joined.gradient(flat_cP, {}, batch, found)
+    torch.testing.assert_close(loss_c, loop.gradient(flat_cP, {}, batch, wanted))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    joined.gradient(flat_cP, {}, plain, same)
+    assert not torch.allclose(same, wanted)
+    other = replace(batch, keys_ck=batch.keys_ck + torch.tensor([[1], [0], [0]]))
+    joined.gradient(flat_cP, {}, other, same)
+    assert not torch.allclose(same[0], found[0])
+    torch.testing.assert_close(same[1:], found[1:])
+
+
+def test_attention_written_out_is_that_of_torch() -> None:
+    q, k, v = (torch.randn(2, heads, 5, 3, dtype=torch.float64) for heads in (4, 2, 2))
+    mask = torch.ones(5, 5, dtype=torch.bool).tril(1)
+    for more in ({"is_causal": True}, {"attn_mask": mask, "scale": 0.3}, {"attn_mask": mask.double()}):
+        wanted = functional.scaled_dot_product_attention(q, k, v, enable_gqa=True, **more)
+        with AddressedCalls(torch.zeros(1, dtype=torch.int64)):
+            same = functional.scaled_dot_product_attention(q, k, v, enable_gqa=True, **more)
+            found = functional.scaled_dot_product_attention(q, k, v, enable_gqa=True, dropout_p=1e-9, **more)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(same, wanted)
 
 
 class MixesSamples(nn.Module):

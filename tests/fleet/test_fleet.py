@@ -156,7 +156,7 @@ def test_stretches_keep_the_hour_and_stand_in_for_those_not_yet_there(tmp_path: 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log.xlsx").write_bytes(b"PK\x03\x04\xff\xfe")
-    with pytest.raises(UserError, match=r"neither a CSV text .* nor a Parquet file"):
+    with pytest.raises(UserError, match=r"neither a CSV text .* nor a file of Parquet"):
         read_fleet(tmp_path / "log.xlsx")
 
 

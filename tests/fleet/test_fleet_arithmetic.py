@@ -323,7 +323,7 @@ def test_clients_that_differ_stay_different() -> None:
 
 def diagnosed(work_TM: np.ndarray, every: float | None = None, first: float = 0.0) -> Diagnosis:
     log = log_of(work_TM, every, first, missing="not-asked")
-    return diagnose(log, fit(log, Groups(np.full(log.clients, -1))))
+    return diagnose(log, Groups(np.full(log.clients, -1)))
 
 
 def test_a_diagnosis_counts_hours_weekdays_visits_and_lengths() -> None:

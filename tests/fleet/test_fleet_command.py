@@ -40,9 +40,12 @@ def test_the_diagnosis_finds_what_was_put_in(found: Diagnosis) -> None:
     assert len(found.joined) == len(found.left) == 8
     assert len(found.hardly_there) == 8
     assert found.hardly_mass == pytest.approx(8 * 600 / ExampleFleet().examples().sum())
-    assert found.outages is not None
-    assert (found.outages.episodes, found.outages.rounds) == (1, 12)  # the server was down from 9 to 21
-    assert "The whole fleet: out once, 12 rounds in all." in sentences(found)
+    assert [one.kind for one in found.findings] == ["outage", "outage", "empty rounds", "rhythm"]
+    down = "The whole fleet was out at the same time, for 12 rounds (12 h), from 2026-03-11 17:00 to 2026-03-12 05:00."
+    assert down in sentences(found)  # the server was down
+    assert [len(one.hours) for one in found.comes_when] == [1, 1]
+    (shore_from, _), (hill_from, _) = (found.comes_when[g].hours[0] for g in (0, 1))
+    assert (hill_from - shore_from) % 24 == pytest.approx(4, abs=1)  # evening is four hours later in "hill"
     assert len(found.groups) == 2
     for town, group in zip(("shore", "hill"), found.groups, strict=True):
         assert sum(name.startswith(town) for name in group.clients) >= 0.9 * len(group.clients)

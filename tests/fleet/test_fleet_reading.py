@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import sys
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -192,22 +193,22 @@ def test_settings_that_cannot_be_are_refused() -> None:
             Reading(**settings)  # type: ignore[arg-type]
 
 
-def test_parquet_or_what_to_install(tmp_path: Path) -> None:
+def test_times_of_a_parquet_file(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
-    if find_spec("pyarrow") is None:
-        path.write_bytes(b"PAR1")
-        with pytest.raises(UserError, match=r"reading Parquet files needs pyarrow, .*turnout\[parquet\]"):
-            read_fleet(path)
-        return
-    import pyarrow as arrow
-    import pyarrow.parquet as parquet
-
-    when = np.array(["2026-03-01T10:05", "2026-03-01T12:30", "NaT"], dtype="datetime64[ms]")
-    parquet.write_table(arrow.table({"when": when[:2], "user": ["a", "b"], "work": [0.5, 1.0]}), path)
+    rows = "(TIMESTAMP '2026-03-01 10:05:00', 'a', 0.5), (TIMESTAMP '2026-03-01 12:30:00', 'b', 1.0)"
+    duckdb.sql(f"COPY (FROM (VALUES {rows}) t(seen, client, work)) TO '{path}' (FORMAT parquet)")
     assert read_fleet(path, Reading(every="1h")).rows() == [(0, "a", 0.5), (2, "b", 1.0)]
-    parquet.write_table(arrow.table({"when": when, "user": ["a", "b", "c"]}), path)
-    with pytest.raises(UserError, match="row 3: when must be a time"):
+    duckdb.sql(f"COPY (FROM (VALUES {rows}, (NULL, 'c', 1.0)) t(seen, client, work)) TO '{path}' (FORMAT parquet)")
+    with pytest.raises(UserError, match="row 3: seen must be a time"):
         read_fleet(path)
+
+
+def test_without_duckdb_csv_is_read_and_other_formats_say_what_to_install(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    (tmp_path / "log.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"reading Parquet files needs duckdb, .*turnout\[tables\]"):
+        read_fleet(tmp_path / "log.parquet")
+    assert read(tmp_path, "round,client\n0,a\n").rows() == [(0, "a", 1.0)]
 
 
 def test_a_run_folder_is_its_turnout(tmp_path: Path) -> None:

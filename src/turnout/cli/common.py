@@ -118,6 +118,7 @@ def log_options(
     start: Annotated[str | None, column("the start of a session")] = None,
     end: Annotated[str | None, column("the end of a session")] = None,
     examples: Annotated[str | None, column("the number of examples a client has")] = None,
+    label: Annotated[str | None, column("the label that most of a client's examples have")] = None,
     every: Annotated[
         str | None, typer.Option(metavar="TIME", help="The length of a round, for a log with times: 15min, 1h.")
     ] = None,
@@ -135,6 +136,16 @@ def log_options(
     owners: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="CSV of client,owner: the owner of the data of each client of the log."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME|ROUND", help="Leave out what is before: 2026-03-01T14:30, or round 300.")
+    ] = None,
+    skip_faulty: Annotated[
+        bool, typer.Option("--skip-faulty", help="Leave out faulty rows, and say how many.")
+    ] = False,
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="The table of a database with several.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="flower|nvflare", help="LOG is the server's log of that system.")
     ] = None,
 ) -> None:
     """The options of how a log is read; `turnout.fleet.Reading` has a field for each."""

@@ -24,6 +24,14 @@ Model = Annotated[
         help="The trained model: .safetensors (weights), .pt2 (torch.export) or .onnx.",
     ),
 ]
+Adapter = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="The trained adapter as peft reads it: PeftModel.from_pretrained(base, DIR)."),
+]
+Merged = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The base's weights with the adapter merged into them, .safetensors."),
+]
 Exported = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="A run's folder, or a folder of runs; for --flower-app also an experiment."),
@@ -44,6 +52,8 @@ MLflow = Annotated[str | None, typer.Option("--mlflow", metavar="URI", help="The
 def export(
     run: Exported,
     model: Model = None,
+    adapter: Adapter = None,
+    merged: Merged = None,
     client: Client = None,
     module: Module = None,
     card: Card = None,
@@ -63,23 +73,26 @@ def export(
     turnout export runs/mine --model model.safetensors
     turnout export runs/mine --model client-3.onnx --client 3
     turnout export runs/mine --model model.pt2 --module package.module:Name
+    turnout export runs/mine --adapter adapter --merged merged.safetensors
     turnout export runs/mine --model model.safetensors --card README.md
     turnout export runs/mine --csv tables
     turnout export runs/mine --tensorboard board
     turnout export runs/mine --mlflow http://localhost:5000
     turnout export my.toml --flower-app app      also of a recipe, or of a run's folder
     """
-    if model is card is csv is tensorboard is mlflow is flower_app is None:
+    if model is adapter is merged is card is csv is tensorboard is mlflow is flower_app is None:
         raise UserError(
-            "say what to write: --model FILE, --card FILE, --csv DIR, --tensorboard DIR, --mlflow URI or "
-            "--flower-app DIR"
+            "say what to write: --model FILE, --adapter DIR, --merged FILE, --card FILE, --csv DIR, --tensorboard DIR, "
+            "--mlflow URI or --flower-app DIR"
         )
-    if module is not None and model is None:
+    if module is not None and model is adapter is merged is None:
         raise UserError("--module builds the model that is written: use it with --model FILE")
-    if client is not None and model is None:
+    if client is not None and model is adapter is merged is None:
         raise UserError("--client chooses a model: use it with --model FILE")
     if model is not None:
         _write_model(run, model, client, module, data_dir)
+    if adapter is not None or merged is not None:
+        _write_adapter(run, adapter, merged, client, module, data_dir)
     if card is not None:
         from turnout.view.report.card import model_card
 
@@ -123,6 +136,26 @@ def _write_model(run: Path, path: Path, client: str | None, module: str | None, 
     say(f"{path}: {what}, {size(path.stat().st_size)}", stderr=False)
 
 
+def _write_adapter(
+    run: Path, folder: Path | None, merged: Path | None, client: str | None, module: str | None, data_dir: Path | None
+) -> None:
+    from turnout.running.adapter_files import merged_weights, write_adapter
+    from turnout.running.charts.units import size
+    from turnout.running.trained import WEIGHTS, module_named, write_weights
+
+    if merged is not None:
+        check_destination("--merged", merged)
+        if merged.suffix != WEIGHTS:
+            raise UserError(f"--merged {merged} is a file of weights: name it something{WEIGHTS}")
+    opened = _opened(run, data_dir, client)
+    model = opened.model(client, module_named(module))
+    if folder is not None:
+        say(f"{folder}: {write_adapter(model, folder)}", stderr=False)
+    if merged is not None:
+        what = write_weights(merged_weights(model), opened.data().standardised, merged)
+        say(f"{merged}: {what}, {size(merged.stat().st_size)}", stderr=False)
+
+
 def _write_flower_app(source: Path, folder: Path) -> None:
     from turnout.cli.deploying import agreed_experiment
     from turnout.deploy.app import write_flower_app
@@ -145,7 +178,7 @@ def _label_of(run: Path) -> str | None:
     from turnout.running.config.read import read_file
 
     data = read_file(run / "experiment.toml").get("world", {}).get("data", {})
-    label = data.get("label") if isinstance(data, dict) else None
+    label = data.get("label", data.get("label_column")) if isinstance(data, dict) else None
     return label if isinstance(label, str) else None
 
 
@@ -161,8 +194,9 @@ def predict(
     """Predict the rows of a table with a run's model.
 
     Writes the table's own columns and the prediction (for classes also its probability). A run on a table finds its
-    columns by name, and fills gaps and encodes texts as in training; any other run takes numbers in order. The
-    training data is not needed. If the table has the label's column, the accuracy is printed.
+    columns by name, and fills gaps and encodes texts as in training; a run on texts needs their column, and where it
+    predicts the next token, the perplexity of each text is written; any other run takes numbers in order. The training
+    data is not needed. If the table has the label's column, the accuracy is printed.
 
     \b
     turnout predict runs/mine new-people.csv
@@ -175,7 +209,8 @@ def predict(
     if out is not None:
         check_destination("--out", out)
     given, opened = module_named(module), _opened(run, data_dir, client)
-    found = predicted(opened.model(client, given), opened.data(), data, _label_of(run), data_dir)
+    kind = getattr(opened.experiment.world, "data", None)
+    found = predicted(opened.model(client, given), opened.data(), data, _label_of(run), data_dir, kind)
     text = io.StringIO()
     found.write(text)
     if out is None:

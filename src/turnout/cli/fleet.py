@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 Log = Annotated[
     Path | None,
-    typer.Argument(metavar="LOG", help="CSV, Parquet, FedScale's availability trace, or the folder of a run."),
+    typer.Argument(
+        metavar="LOG",
+        help="CSV, Parquet, JSON, SQLite or DuckDB; a trace of FedScale's or FLASH's; the folder of a run.",
+    ),
 ]
 Page = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="The diagnosis as a page, or FILE.svg: its charts.")
@@ -63,6 +66,8 @@ def fleet(
     turnout fleet log.csv --client device --round t --work epochs --full-work 5 --missing not-asked
     turnout fleet sessions.parquet --start connected --end disconnected --every 15min --csv turnout.csv
     turnout fleet client_behave_trace --every 1h
+    turnout fleet --from flower superlink-logs/ --every 10min
+    turnout fleet checkins.csv --since 2026-03-20 --skip-faulty
     turnout fleet runs/mine
     turnout fleet runs/deployment --devices fleet.csv
     """
@@ -88,7 +93,7 @@ def _describe(log: Path, reading: Reading, out: Path | None, json: Path | None, 
     from turnout.fleet import read_fleet
     from turnout.fleet.diagnosis import as_json, diagnose, parts_to_try
     from turnout.fleet.diagnosis_page import as_text, write_fleet_page, write_fleet_picture
-    from turnout.fleet.fleet_model import fit
+    from turnout.fleet.groups import away_together
     from turnout.fleet.read_log import with_run_examples
     from turnout.machine.files import replacing, write_whole
     from turnout.machine.terminal import console
@@ -100,15 +105,15 @@ def _describe(log: Path, reading: Reading, out: Path | None, json: Path | None, 
         if (log / "records.sqlite").is_file():
             fleet = with_run_examples(fleet, log)
         progress.update("looking for groups and outages")
-        model = fit(fleet)
-        found = diagnose(fleet, model)
+        groups = away_together(fleet)
+        found = diagnose(fleet, groups)
         parts = parts_to_try(found, reading)
     for piece in as_text(found, parts):
         screen.print(piece, soft_wrap=False)
     if out is not None and out.suffix == ".svg":
         write_fleet_picture(out, fleet, found)
     elif out is not None:
-        write_fleet_page(out, fleet, found, model.groups, parts)
+        write_fleet_page(out, fleet, found, groups, parts)
     if json is not None:
         write_whole(json, as_json(found, parts))
     if csv is not None:
@@ -136,13 +141,16 @@ Tune = Annotated[bool, typer.Option("--tune/--no-tune", help="Race every candida
 Levers = Annotated[
     bool, typer.Option("--levers/--no-levers", help="Try round length, over-asking, deadlines and buffers too.")
 ]
+Export = Annotated[
+    str | None, typer.Option(metavar="flower", help="Write the method as a strategy for Flower, into DIR/flower.")
+]
 Watts = Annotated[float | None, typer.Option(min=0, metavar="W", help="Of a device at work, for energy.")]
 
 
 @permits_code
 @reads_a_log
 def advise(
-    log: Annotated[str, typer.Argument(metavar="LOG", help="The fleet's log: CSV or Parquet, or a run's folder.")],
+    log: Annotated[str, typer.Argument(metavar="LOG", help="The fleet's log, as for turnout fleet.")],
     experiment: File = None,
     budget: Budget = "10min",
     aim: Aim = "accuracy",
@@ -154,6 +162,7 @@ def advise(
     tune: Tune = True,
     levers: Levers = True,
     watts: Watts = None,
+    export: Export = None,
     reading: Reading = AS_GUESSED,
     jobs: Jobs = None,
     quiet: Quiet = False,
@@ -172,6 +181,7 @@ def advise(
     turnout advise checkins.csv --every 1h
     turnout advise turnout.csv my.toml --for worst-tenth --budget 1h --out advice
     turnout advise turnout.csv my.toml --also algorithm.weighting=my_module:Mine
+    turnout advise checkins.csv --every 1h --watts 3 --export flower --out advice
     """
     from turnout.cli.planning import check_numbers, read_source
     from turnout.fleet.advice import advise as advised
@@ -181,6 +191,8 @@ def advise(
 
     check_numbers(None, jobs)
     check_json(json_to)
+    if export not in (None, "flower"):
+        raise UserError(f"--export {export}: a method can be written as a strategy for flower")
     given = None if experiment is None else read_source(experiment)[1]
     folder = out or new_folder(f"advise-{Path(log).stem}")
     try:
@@ -195,6 +207,14 @@ def advise(
         raise typer.Exit(130) from None
     for words in found.warnings:
         say(f"warning: {words}", "yellow")
+    if export is not None and found.recommended is not None:
+        from turnout.deploy.flower_strategy import write_strategy
+
+        made, every = found.recommended_experiment(), found.facts.every or 3600.0
+        try:
+            say(" and ".join(map(str, write_strategy(folder / "flower", made, every, found.sentence()))) + " written")
+        except UserError as error:
+            say(f"warning: no strategy for Flower is written: {error}", "yellow")
     if json_to is not None:
         write_json(found.data(), json_to, allow_nan=True)
     if json_to == "-":
@@ -205,6 +225,7 @@ def advise(
     console().print(found.table())
     say(found.sentence(), "bold", stderr=False)
     listed = {
+        "what to do": found.next_steps(),
         "world by world": found.world_sentences(),
         "it costs": found.cost_sentences(),
         "levers of production": found.lever_sentences(),
@@ -216,7 +237,6 @@ def advise(
         for line in lines:
             say(f"  · {line}", stderr=False)
     say(f"\npage: {folder / 'advice.html'}", stderr=False)
-    say(f"run it: turnout run {folder / 'recommended.toml'}", stderr=False)
 
 
 def write_devices(run: Path, path: Path) -> None:

@@ -21,6 +21,7 @@ from turnout.data.sizes import Equal, LogNormal, Pareto, Sizes
 from turnout.data.synthetic import Synthetic
 from turnout.data.tables import Table
 from turnout.data.text import Characters, Sentences
+from turnout.data.texts import Texts
 from turnout.data.wrappers import Backdoor, LabelFlip, Noisy
 from turnout.suggestions import kinds_in
 
@@ -28,7 +29,7 @@ __all__ = [
     "CIFAR10", "CIFAR100", "EMNIST", "MNIST", "Arriving", "Backdoor", "Characters", "ClientData", "ClientFiles",
     "Digits", "Dip", "Equal", "FashionMNIST", "Federation", "FromDataset", "Generated", "ImageFolder", "LabelFlip",
     "Loader", "LogNormal", "Noisy", "Own", "Pareto", "Partitioned", "Pool", "Pooled", "Public", "Rows",
-    "Sentences", "Sizes", "Stream", "Synthetic", "Table", "find_data_dir", "partition",
+    "Sentences", "Sizes", "Stream", "Synthetic", "Table", "Texts", "find_data_dir", "partition",
 ]  # fmt: skip
 
 # Kinds of modules that are not listed above, so that a new data set is one file.

@@ -24,7 +24,7 @@ from turnout.tasks import Standardised
 class Table(MayHaveOwners):
     """Rows of a CSV file; or of several with the same columns ("towns/*.csv", or a folder), each of which is a client.
 
-    Parquet files are read too where pyarrow is installed.
+    Parquet, JSON and DuckDB files are read too where duckdb is installed, and SQLite always.
 
     path            the file, a pattern or a folder
     label           the target's column: text or whole numbers are classes, numbers with fractions are to be predicted

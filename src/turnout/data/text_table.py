@@ -77,22 +77,31 @@ class TextTable:
 
 def read_tables(path: Path | str, data_dir: Path | None) -> TextTable:
     """The table at a path: a file; or all files of a pattern ("towns/*.csv") or of a folder, one below the other."""
+    name, files = files_at(path, data_dir, "*.csv")
+    tables = [_read(found) for found in files]
+    if files == [name]:
+        return tables[0]
+    for one, other in [pair for table in tables[1:] for pair in ((table, tables[0]), (tables[0], table))]:
+        if lost := [name for name in other.columns if name not in one.columns]:
+            raise UserError(f"{one.path} has no column {lost[0]!r}, which {other.path} has: all need the same columns")
+    columns = {name: [cell for table in tables for cell in table.columns[name]] for name in tables[0].columns}
+    return TextTable(name, columns, [place for table in tables for place in table.where], joined=True)
+
+
+def files_at(path: Path | str, data_dir: Path | None, usual: str) -> tuple[Path, list[Path]]:
+    """The file at a path, or the files of a pattern or a folder (there those of the usual pattern); and their name."""
     if WILD & set(str(path)) and not Path(path).exists():
         parts = Path(path).parts
         first = next(i for i, part in enumerate(parts) if WILD & set(part))
         folder, pattern = find_path(Path(*parts[:first]), data_dir), str(Path(*parts[first:]))
     else:
-        folder, pattern = find_path(path, data_dir), "*.csv"
+        folder, pattern = find_path(path, data_dir), usual
         if not folder.is_dir():
-            return _read(folder)
-    tables = [_read(found) for found in sorted(folder.glob(pattern)) if found.is_file()]
-    if not tables:
+            return folder, [folder]
+    found = [file for file in sorted(folder.glob(pattern)) if file.is_file()]
+    if not found:
         raise UserError(f"{folder} has no files {pattern!r}: check the path and the pattern")
-    for one, other in [pair for table in tables[1:] for pair in ((table, tables[0]), (tables[0], table))]:
-        if lost := [name for name in other.columns if name not in one.columns]:
-            raise UserError(f"{one.path} has no column {lost[0]!r}, which {other.path} has: all need the same columns")
-    columns = {name: [cell for table in tables for cell in table.columns[name]] for name in tables[0].columns}
-    return TextTable(folder / pattern, columns, [place for table in tables for place in table.where], joined=True)
+    return folder / pattern, found
 
 
 def _read(path: Path) -> TextTable:

@@ -21,7 +21,7 @@ from turnout.engine.kernels.graphs import GraphCache, storage
 from turnout.engine.kernels.native import NativeJob
 from turnout.engine.kernels.optimizer_steps import Pull, Spring, optimizer_step, pull_fits, pulled_descent
 from turnout.engine.network import Network
-from turnout.engine.own_samples import OwnSamples, fisher, mean_gradient
+from turnout.engine.own_samples import OwnSamples, batch_gradient, fisher, mean_gradient
 from turnout.machine.memory import to_device
 from turnout.parts.optimizers import SGD
 from turnout.parts.terms.base import At, PostStep
@@ -51,7 +51,7 @@ class Chunk:
         self.progress_c = self.there(job.optimizer.progress(self.steps_c)) if job.terms else self.steps_c
         self.examples_c = to_device(job.samples.count_C[rows], self.flat_cP.device) if job.terms else self.steps_c
         self.keys_cJk: Tensor | None = None
-        if network.dropout_keys or network.draws:
+        if network.dropout_keys or network.draws or network.calls_dropout:
             keys_cJk = dropout_keys(job.seed, job.t, self.client_c, batches.size_cJ.shape[1], network.keys)
             self.keys_cJk = to_device(keys_cJk, job.samples.x.device)
         self.native = native
@@ -64,7 +64,8 @@ class Chunk:
             self.flat_cP.copy_(self.start_cP)
         self.graphs = gradients.graphs if self.flat_cP.is_cuda else None
         self.spring: Spring | None = None  # the terms' part of a plain SGD step, if a GPU does it with the gradient
-        if self.graphs is not None and isinstance(gradients, ByHand) and job.terms and cuda_graph_safe(job):
+        sprung = bool(job.terms) and not job.needs_gradient and cuda_graph_safe(job)
+        if self.graphs is not None and isinstance(gradients, ByHand) and sprung:
             start_cP, pull = self.start_cP[:, : network.layout.shared], None
             if pull_fits(job.optimizer, self.flat_cP, self.flat_cP):
                 pull = Pull.of(job.terms, start_cP, self.server_term_states, self.term_states)
@@ -200,7 +201,9 @@ class Chunk:
     ) -> Tensor:  # fmt: skip
         assert self.grad_cP is not None
         job, grad = self.job, self.grad_cP[rows]
-        loss = self.gradients.gradient(flat, states, batch, grad)
+        loss = batch_gradient(self.gradients, flat, states, batch, grad, job.at_once)
+        if job.clip is not None:
+            grad.mul_((job.clip / (grad.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1.0))  # as torch's clip_grad_norm_
         shared, at = self.network.layout.shared, replace(self.term_view(step, rows, flat, states, batch), lr=lr)
         for slot in self.network.layout.slots if job.magnitudes else ():
             size_c = grad[:, slot.start : slot.start + slot.size].abs().mean(1)

@@ -2,19 +2,23 @@
 
 Every `nn.Dropout` is replaced by a layer whose mask is a hash of (seed, round, client, step, layer, position). Draws
 inside a user's `forward` cannot be replaced: such a model is trained by the plain loop, with torch's own generator
-seeded by (seed, round, client, step) for each step.
+seeded by (seed, round, client, step) for each step. But in one pass over a frozen base (joined.py), and in its loop,
+calls of torch's dropout and attention get such masks as well (`AddressedCalls`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from turnout.inputs import call
 from turnout.layout import copied
@@ -96,8 +100,56 @@ def dropout_keys(seed: int, t: int, client_c: Tensor, steps: int, layers: int) -
     return keys(per_client[:, None, None], number[None])
 
 
-def draws_inside(module: nn.Module, x: Tensor, training: bool) -> bool:
-    """Whether a forward pass takes numbers from torch's own generator; neither that nor the module is changed."""
+class AddressedCalls(TorchFunctionMode):
+    """Inside, dropout that is called as a function, also within attention, has addressed masks: by client and call.
+
+    The samples of several clients lie one after another in the first dimension, of each client as many.
+    """
+
+    def __init__(self, key_c: Tensor):
+        super().__init__()
+        self.key_c, self.calls = key_c, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is functional.dropout:
+            return self.dropout(*args, **(kwargs or {}))
+        if func is functional.scaled_dot_product_attention:
+            return self.attention(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if not training or p == 0:
+            return x
+        clients, self.calls = len(self.key_c), self.calls + 1
+        own = x.unflatten(0, (clients, len(x) // clients))
+        key_c = keys(self.key_c, torch.tensor(self.calls, device=self.key_c.device))
+        return (own * keep_mask(key_c, own.shape[1:], p, False, x.dtype, x.device)).view(x.shape)
+
+    def attention(
+        self, func: Any, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """softmax(q kᵀ s + mask) v, written out, as fused kernels draw the mask themselves."""
+        if dropout_p == 0:
+            named = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+            found: Tensor = func(q, k, v, **named)
+            return found
+        if enable_gqa:
+            k, v = (value.repeat_interleave(q.shape[-3] // value.shape[-3], -3) for value in (k, v))
+        weight = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            attn_mask = torch.ones(weight.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        if attn_mask is not None:
+            hidden = attn_mask.dtype == torch.bool
+            weight = weight.masked_fill(~attn_mask, -torch.inf) if hidden else weight + attn_mask
+        return self.dropout(weight.softmax(-1), dropout_p) @ v
+
+
+def draws_inside(module: nn.Module, x: Tensor, training: bool, calls: AddressedCalls | None = None) -> bool:
+    """Whether a forward pass takes numbers from torch's own generator; neither that nor the module is changed.
+
+    `calls`: dropout that is called as a function does not count, as it has addressed masks.
+    """
     module, x = copied(module).train(training), x if len(x) > 1 else torch.cat([x, x])  # BatchNorm needs two
 
     def generators() -> list[Tensor]:
@@ -105,7 +157,8 @@ def draws_inside(module: nn.Module, x: Tensor, training: bool) -> bool:
 
     with torch.no_grad(), _own_generator(x.device):
         before = generators()
-        call(module, x)  # its result in training is checked before the first round
+        with calls or nullcontext():
+            call(module, x)  # its result in training is checked before the first round
         return any(not torch.equal(a, b) for a, b in zip(before, generators(), strict=True))
 
 

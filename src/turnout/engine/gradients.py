@@ -22,7 +22,6 @@ from torch.backends import cudnn
 from torch.func import grad, vmap
 
 from turnout.engine.batches import Batch
-from turnout.engine.dropout import seeded
 from turnout.engine.kernels.graphs import GraphCache, descend_captured
 from turnout.engine.network import ForClients, Network
 from turnout.inputs import Inputs
@@ -257,8 +256,8 @@ class Looped:
             x, y, share_B = x[real_B], y[real_B], None if share_B is None else share_B[real_B]
         if self.channels_last and not isinstance(x, Inputs) and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        address = batch.keys_ck[i, -1] if self.network.draws and batch.keys_ck is not None else None
-        with seeded(address, flat_P.device):
+        keys_1k = None if batch.keys_ck is None else batch.keys_ck[i : i + 1]
+        with self.network.addressed(keys_1k, flat_P.device):
             loss_B = self.network.losses(x, y)
             loss = loss_B.mean() if share_B is None else (loss_B * share_B).sum()
             found = torch.autograd.grad(loss, self._parameters, allow_unused=True)

@@ -51,6 +51,8 @@ class Job:
     term_states  term -> name -> [C, ...] that clients keep
     magnitudes   whether to record the mean |gradient| of each parameter
     limit        may stop training early
+    clip         the most that a gradient may be long
+    at_once      the most samples of a client whose gradient is computed together; None: a whole mini-batch
     """
 
     client_C: Tensor
@@ -73,11 +75,18 @@ class Job:
     term_states: dict[str, Tensors] = field(default_factory=dict)
     magnitudes: bool = False
     limit: Limit | None = None
+    clip: float | None = None
+    at_once: int | None = None
 
     @property
     def fused(self) -> bool:
         """Plain SGD without terms: gradient and update are one operation."""
-        return plain_sgd(self.optimizer) and not self.terms and not self.magnitudes
+        return plain_sgd(self.optimizer) and not self.terms and not self.magnitudes and not self.needs_gradient
+
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether something is done to the gradient of a whole mini-batch before the step."""
+        return self.clip is not None or self.at_once is not None
 
     @property
     def factored_samples(self) -> int:

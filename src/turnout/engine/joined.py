@@ -128,6 +128,12 @@ FORMS: dict[type, Form] = {
 }  # fmt: skip
 
 
+def can_join(network: Network) -> bool:
+    """Whether part of a model is frozen and the rest has forms for several clients."""
+    frozen = not all(parameter.requires_grad for parameter in network.module.parameters())
+    return frozen and per_client(network) is not None
+
+
 def per_client(network: Network) -> dict[str, tuple[Form, dict[str, str]]] | None:
     """The layers that have tensors of a client's own: their forms for several clients, and the names of those tensors.
 
@@ -178,7 +184,8 @@ class Joined:
             module.train(batch.training)
         self.clients.number, self.clients.tensors = clients, dict(self.network.round(weights) or {})
         self.clients.tensors |= self.network.keyed(batch.keys_ck) if batch.training else {}
-        found = function(torch.flatten(batch.x, 0, 1), batch.y.flatten(0, 1))
+        with self.network.addressed(batch.keys_ck if batch.training else None, batch.x.device):
+            found = function(torch.flatten(batch.x, 0, 1), batch.y.flatten(0, 1))
         return found.unflatten(0, batch.x.shape[:2])
 
     def _gradients(self, flat_cP: Tensor, batch: Batch) -> tuple[list[Tensor], Tensor]:

@@ -6,7 +6,7 @@ Shape letters: c clients of a chunk, B batch, k dropout layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from turnout.engine.batches import Batch, shares
-from turnout.engine.dropout import with_addressed_dropout
+from turnout.engine.dropout import AddressedCalls, seeded, with_addressed_dropout
 from turnout.engine.recurrent import gru, lstm
 from turnout.engine.stacked import attention, conv2d
 from turnout.inputs import call, raw_output
 from turnout.layout import Layout, copied
+from turnout.models.hugging_face import without_cache
 from turnout.tasks import PerSample, Positions
 from turnout.types import Tensors
 
@@ -55,6 +56,7 @@ class Network:
     loss           of each sample
     dropout_keys   names of the buffers that hold the dropout keys
     draws          whether training also draws from torch's own generator, inside the forward pass
+    calls_dropout  whether it calls dropout as a function that has addressed masks
     positions      of targets: how many positions of each sample count; None: samples count alike
     models_own     whether the loss is the model's own
     rounded        the type of the module's parameters, if not that of the clients' weights: these are kept exact
@@ -68,13 +70,14 @@ class Network:
     positions: Positions | None = None
     models_own: bool = False
     rounded: torch.dtype | None = None
+    calls_dropout: bool = False
 
     @classmethod
     def of(
         cls, module: nn.Module, layout: Layout, loss: PerSample, positions: Positions | None = None,
         models_own: bool = False, rounded: torch.dtype | None = None,
     ) -> Network:  # fmt: skip
-        prepared, names = with_addressed_dropout(copied(module))
+        prepared, names = with_addressed_dropout(without_cache(copied(module)))
         return cls(prepared, layout, loss, names, positions=positions, models_own=models_own, rounded=rounded)
 
     def twin(self) -> Network:
@@ -138,7 +141,13 @@ class Network:
     @property
     def keys(self) -> int:
         """Keys that a client needs for a step: one for each dropout layer, and a last one for other draws."""
-        return len(self.dropout_keys) + self.draws
+        return len(self.dropout_keys) + (self.draws or self.calls_dropout)
+
+    def addressed(self, keys_ck: Tensor | None, device: torch.device) -> AbstractContextManager[object]:
+        """Inside, draws of the module's forward pass are those of a step of these clients."""
+        if keys_ck is None or not (self.draws or self.calls_dropout):
+            return nullcontext()
+        return AddressedCalls(keys_ck[:, -1]) if self.calls_dropout else seeded(keys_ck[0, -1], device)
 
     def keyed(self, keys_ck: Tensor | None) -> Tensors:
         """The dropout keys of a step by buffer name: name -> [c]."""

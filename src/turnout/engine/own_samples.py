@@ -1,5 +1,5 @@
-"""Gradients over clients' own samples, batch by batch, for terms: the mean gradient, and the diagonal of the empirical
-Fisher information (the mean square of a single sample's gradient).
+"""Gradients over clients' own samples, batch by batch: of a mini-batch in parts; for terms the mean gradient, and the
+diagonal of the empirical Fisher information (the mean square of a single sample's gradient).
 
 Shape letters: c clients of a chunk, P parameters, m samples, B of a batch.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from turnout.engine.batches import Batch
+from turnout.engine.batches import Batch, shares
 from turnout.engine.gradients import Gradients
 from turnout.machine.memory import to_device
 from turnout.rng import keys
@@ -71,6 +71,31 @@ def fisher(gradients: Gradients, flat_cP: Tensor, states: Tensors, own: OwnSampl
     for i, batch in enumerate(own.batches(size, flat_cP)):
         gradients.add_squares(flat_cP, states, batch, total_cP, i == 0, scale)
     return total_cP if even else total_cP.div_(own.count(flat_cP))
+
+
+def batch_gradient(
+    gradients: Gradients, flat_cP: Tensor, states: Tensors, batch: Batch, out_cP: Tensor, at_once: int | None
+) -> Tensor:
+    """Write the gradients of a batch into `out_cP`, of at most so many samples of a client at once; returns losses."""
+    width = batch.y.shape[1]
+    if at_once is None or width <= at_once:
+        return gradients.gradient(flat_cP, states, batch, out_cP)
+    weight_cB, part_cP = gradients.network.weights(batch, flat_cP.dtype), torch.empty_like(out_cP)
+    share_cB, loss_c = shares(weight_cB), torch.zeros_like(flat_cP[:, 0])
+    out_cP.zero_()
+    for number, first in enumerate(range(0, width, at_once)):
+        some = slice(first, first + at_once)
+        mask_cB, keys_ck = batch.mask_cB, batch.keys_ck
+        if mask_cB is not None:  # no samples here: one counts, with share 0
+            mask_cB = mask_cB[:, some].clone()
+            mask_cB[:, 0] = torch.where(mask_cB.sum(1) == 0, 1.0, mask_cB[:, 0])
+        if keys_ck is not None and number:  # other dropout masks than those of the part before
+            keys_ck = keys(keys_ck, torch.tensor(number, device=keys_ck.device))
+        part = replace(batch, x=batch.x[:, some], y=batch.y[:, some], mask_cB=mask_cB, keys_ck=keys_ck)
+        share_c = share_cB[:, some].sum(1)
+        loss_c += share_c * gradients.gradient(flat_cP, states, part, part_cP)
+        out_cP.addcmul_(part_cP, share_c[:, None])
+    return loss_c
 
 
 def mean_gradient(gradients: Gradients, flat_cP: Tensor, states: Tensors, own: OwnSamples, size: int) -> Tensor:

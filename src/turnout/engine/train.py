@@ -112,7 +112,12 @@ class Trainer:
         `work`: bytes of all steps of the client with the most.
         """
         shared = self.network.layout.shared
-        if self.native is None or job.magnitudes or not self.native.takes(job.samples, job.start_P):
+        if (
+            self.native is None
+            or job.magnitudes
+            or job.needs_gradient
+            or not self.native.takes(job.samples, job.start_P)
+        ):
             return None
         start_cP = job.start_P[:, :shared] if job.start_P.dim() == 2 else job.start_P[None, :shared]
         if job.start_P.dim() == 2 and len(start_cP) == 1:

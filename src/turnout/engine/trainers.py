@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from turnout.engine.backprop import Loss, stack_of
 from turnout.engine.batches import Batch
 from turnout.engine.by_hand import ByHand
-from turnout.engine.dropout import draws_inside
+from turnout.engine.dropout import AddressedCalls, draws_inside
 from turnout.engine.gradients import Gradients, Looped, Vmapped, WorkerPool
 from turnout.engine.job import Job
-from turnout.engine.joined import Joined, per_client
+from turnout.engine.joined import Joined, can_join, per_client
 from turnout.engine.kernels.graphs import storage
 from turnout.engine.kernels.native import NativeSteps
 from turnout.engine.network import ForClients, Network
@@ -31,6 +31,7 @@ from turnout.inputs import Inputs
 from turnout.machine.memory import free_bytes, keep_freed_memory
 from turnout.machine.threads import cores
 from turnout.machine.triton_tools import without_kernels
+from turnout.models.adapters import is_checkpointed
 from turnout.models.recurrent import LSTMLayer
 from turnout.parts.optimizers import Optimizer
 from turnout.rng import rng
@@ -257,18 +258,22 @@ def fastest(network: Network, loss: Loss | None) -> ByHand | Joined | Vmapped:
     stack = stack_of(network.module, loss) if loss is not None else None
     if stack is not None:
         return ByHand(network, stack)
-    frozen = not all(parameter.requires_grad for parameter in network.module.parameters())
-    return Joined(network) if frozen and per_client(network) is not None else Vmapped(network)
+    return Joined(network) if can_join(network) else Vmapped(network)
 
 
 def addressed_gradients(gradients: Gradients, network: Network, x: Tensor) -> Gradients:
     """The same gradients, or the plain loop (with a warning) if only the loop can address the model's random draws."""
+    x = x if network.rounded is None or not x.is_floating_point() else x.to(network.rounded)
     if draws_inside(network.module, x, training=False):
         raise UserError(
             "the model draws random numbers in evaluation mode too, so its metrics would differ every time: in "
             "its forward pass write F.dropout(x, p, training=self.training), or use a layer, nn.Dropout(p)"
         )
-    network.draws = draws_inside(network.module, x, training=True)
+    calls = None
+    if can_join(network) and not is_checkpointed(network.module):  # by then a call would have another number
+        calls = AddressedCalls(torch.zeros(1, dtype=torch.int64, device=x.device))
+    network.draws = draws_inside(network.module, x, True, calls)
+    network.calls_dropout = calls is not None and calls.calls > 0 and not network.draws
     if not network.draws or isinstance(gradients, Looped):
         return gradients
     warnings.warn(
@@ -307,7 +312,7 @@ def as_the_loop(gradients: Joined, network: Network, x: Tensor, y: Tensor) -> Gr
         ROUNDING[network.rounded or torch.float32],
     )
     flat_cP += 0.1 * torch.randn(flat_cP.shape, generator=rng(0, "two clients")).to(flat_cP)  # B of an adapter is 0
-    keys_ck = torch.arange(2 * len(network.dropout_keys), device=flat_cP.device).view(2, -1)
+    keys_ck = torch.arange(2 * network.keys, device=flat_cP.device).view(2, -1)
     batch = Batch(torch.stack([x, torch.flip(x, [0])]), torch.stack([y, y.flip(0)]), None, keys_ck)
     found, wanted, states = torch.empty_like(flat_cP), torch.empty_like(flat_cP), network.first_states()
     own = {name: value.expand(2, *value.shape).clone() for name, value in states.items()}

@@ -14,17 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from turnout.fleet.fleet_model import EVERYONE, FleetModel, Outages, fit
-from turnout.fleet.log_statistics import presence, runs, share
+from turnout.fleet.findings import Finding, find
+from turnout.fleet.fleet_model import Outages, fit
+from turnout.fleet.groups import Groups, away_together
+from turnout.fleet.log_statistics import presence, runs, sampled, share
 from turnout.fleet.participation_log import DAY, ParticipationLog
 from turnout.fleet.reading import Reading
+from turnout.fleet.rhythm import ComesWhen, asked_by_group
 
 MOST_LENGTHS = 500  # rounds up to which lengths are listed one by one
 HARDLY = 0.05  # a client that comes to a smaller share of its rounds is hardly ever there
-WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 OFTEN, MOSTLY = 0.9, 0.97  # shares of visits and rounds below which something is worth a part
 FRESH = 10  # rounds: an update that old can still stand for its client
-UNEVEN_HOURS = 1.5  # times more at the best hour than at the worst
 LINKED = 0.3  # a correlation worth mentioning
 
 
@@ -72,8 +73,9 @@ class Diagnosis:
     turnout_by_round, turnout_by_hour, turnout_by_weekday, turnout_by_client   the turnout of each
     asked_by_round     how many clients were asked in each round
     stay, away         lengths of stays and absences
+    findings           what stands out: outages, a trend, a rhythm, labels, empty rounds
+    comes_when         the hours at which clients come, if there is a daily rhythm
     groups             clients that are away together
-    outages            of the whole fleet
     hardly_there       clients that came to a smaller share of their rounds than HARDLY
     hardly_mass        their share of the examples
     joined, left       (client, round) of those that joined later, or left
@@ -98,8 +100,9 @@ class Diagnosis:
     turnout_by_client: tuple[float, ...]
     stay: Lengths
     away: Lengths
+    findings: tuple[Finding, ...]
+    comes_when: tuple[ComesWhen, ...]
     groups: tuple[GroupNote, ...]
-    outages: Outages | None
     hardly_there: tuple[str, ...]
     hardly_mass: float | None
     joined: tuple[tuple[str, int], ...]
@@ -114,21 +117,25 @@ class Diagnosis:
         return sum(self.asked_by_round) / max(1, self.clients * self.rounds)
 
 
-def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosis:
-    """The numbers of a log; `model` is fitted to it if it is not given."""
-    model = model or fit(log)
+def diagnose(log: ParticipationLog, groups: Groups | None = None) -> Diagnosis:
+    """The numbers of a log; its `groups` are found if they are not given."""
+    groups = groups or away_together(log)
+    outages = _outages_of_groups(log, groups)
     up_N = log.work_N > 0
-    came_T = np.bincount(log.round_N[up_N], minlength=log.rounds)
-    asked_T = np.array([len(log.asked(t)) for t in range(log.rounds)])
-    share_M = np.bincount(log.client_N[up_N], minlength=log.clients) / np.maximum(log.asked_M, 1)
+    came_T = np.zeros(log.rounds, np.int64)
+    some_T = np.diff(log.first_row_T) > 0  # rounds with rows
+    came_T[some_T] = np.add.reduceat(up_N.view(np.uint8), log.first_row_T[:-1][some_T], dtype=np.int64)
+    asked_T = asked_by_group(log, np.zeros(log.clients, np.int64), 1)[:, 0]
+    visits_M = np.bincount(log.client_N[up_N], minlength=log.clients)
+    share_M = visits_M / np.maximum(log.asked_M, 1)
     stays_R, aways_R = runs(presence(log))
+    findings, comes_when = find(log, groups, came_T, asked_T)
     hardly_M = share_M < HARDLY
     begins = None
     if log.start_T is not None and log.is_calendar:
         begins = datetime.fromtimestamp(float(log.start_T[0]), UTC).strftime("%Y-%m-%d %H:%M")
     hardly_mass = mass_T = linked = None
     if log.examples_M is not None:
-        visits_M = np.bincount(log.client_N[up_N], minlength=log.clients)
         work_M = np.bincount(log.client_N[up_N], log.work_N[up_N], log.clients) / np.maximum(visits_M, 1)
         pair = work_M[visits_M > 0], log.examples_M[visits_M > 0]
         if len(pair[0]) >= 3 and all(np.std(one) > 0 for one in pair):
@@ -145,8 +152,8 @@ def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosi
         missing=log.missing,
         assumed=log.assumed,
         turnout=float(came_T.sum() / max(asked_T.sum(), 1)),
-        work=float(log.work_N[up_N].mean()) if up_N.any() else 0.0,
-        complete=float((log.work_N[up_N] >= 1).mean()) if up_N.any() else 0.0,
+        work=float(log.work_N.sum() / max(came_T.sum(), 1)),
+        complete=float((log.work_N >= 1).sum() / max(came_T.sum(), 1)),
         turnout_by_round=tuple(share(came_T, asked_T).tolist()),
         asked_by_round=tuple(asked_T.tolist()),
         turnout_by_hour=_by_time(log, came_T, asked_T, 3600.0, 24, 0),
@@ -154,16 +161,17 @@ def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosi
         turnout_by_client=tuple(share_M.tolist()),
         stay=_lengths(stays_R),
         away=_lengths(aways_R),
+        findings=findings,
+        comes_when=comes_when,
         groups=tuple(
             GroupNote(
-                tuple(log.names[i] for i in model.groups.members(g)),
-                model.groups.like_G[g],
-                float(share_M[model.groups.members(g)].mean()),
-                model.outages.get(g),
+                tuple(log.names[i] for i in groups.members(g)),
+                groups.like_G[g],
+                float(share_M[groups.members(g)].mean()),
+                outages.get(g),
             )
-            for g in range(model.groups.count)
+            for g in range(groups.count)
         ),
-        outages=model.outages.get(EVERYONE),
         hardly_there=tuple(log.names[i] for i in np.flatnonzero(hardly_M)),
         hardly_mass=hardly_mass,
         joined=tuple((log.names[i], int(log.joined_M[i])) for i in np.flatnonzero(log.joined_M > 0)),
@@ -172,6 +180,15 @@ def diagnose(log: ParticipationLog, model: FleetModel | None = None) -> Diagnosi
         mass_by_round=() if mass_T is None else tuple(mass_T.tolist()),
         work_and_examples=linked,
     )
+
+
+def _outages_of_groups(log: ParticipationLog, groups: Groups) -> dict[int, Outages]:
+    """The outages of each group that has any, by the model of sampled clients."""
+    if not groups.count:
+        return {}
+    chosen_S = sampled(log)
+    some = log if len(chosen_S) == log.clients else log.of_clients(chosen_S)
+    return fit(some, Groups(groups.group_M[chosen_S], groups.like_G)).outages
 
 
 def _lengths(length_R: np.ndarray) -> Lengths:
@@ -253,17 +270,10 @@ def _suggested(found: Diagnosis, reading: Reading) -> Iterator[tuple[str, str]]:
             'algorithm.personal = "batch-norm"',
             f"{why}: the common model hardly learns from them, layers of their own stay theirs",
         )
-    for what, shares in (("hour", found.turnout_by_hour), ("day", found.turnout_by_weekday)):
-        if shares and max(shares) > UNEVEN_HOURS * max(min(shares), 1e-9):
-            best, worst = shares.index(max(shares)), shares.index(min(shares))
-            names = [f"{at}:00" for at in (best, worst)] if what == "hour" else [WEEKDAYS[at] for at in (best, worst)]
-            why = (
-                f"the turnout is {max(shares):.0%} at {names[0]} and {min(shares):.0%} at {names[1]}: rounds have "
-                f"other clients by the {what}, which drawing clients at random would not show"
-            )
-            settings = {"kind": "fleet-log", "path": found.path, "mode": "blocks", "reading": reading.settings()}
-            yield f"world.participation = {_inline(settings)}", why
-            return
+    if rhythm := next((one for one in found.findings if one.kind == "rhythm"), None):
+        settings = {"kind": "fleet-log", "path": found.path, "mode": "blocks", "reading": reading.settings()}
+        why = f"{rhythm.words} Drawing clients at random would not show that"
+        yield f"world.participation = {_inline(settings)}", why
 
 
 def _inline(settings: dict[str, Any]) -> str:

@@ -10,10 +10,11 @@ from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
-from turnout.fleet.diagnosis import WEEKDAYS, Diagnosis, PartToTry
+from turnout.fleet.diagnosis import Diagnosis, PartToTry
 from turnout.fleet.fleet_model import Outages
 from turnout.fleet.groups import Groups
 from turnout.fleet.participation_log import ParticipationLog
+from turnout.fleet.rhythm import WEEKDAYS
 from turnout.machine.files import write_whole
 from turnout.running.charts.heat import HeatMap, turnout_map
 from turnout.running.charts.lines import Series, bars, line_chart
@@ -39,8 +40,17 @@ def facts(found: Diagnosis) -> list[tuple[str, str]]:
     ]
 
 
+NOTHING = "Clients come independently of each other, at every time alike, as far as the tests can tell."
+
+
 def sentences(found: Diagnosis) -> Iterator[str]:
-    """The findings in words."""
+    """The diagnosis in words, what stands out first."""
+    yield from (one.words for one in found.findings)
+    yield from _described(found)
+
+
+def _described(found: Diagnosis) -> Iterator[str]:
+    """Stays, groups and clients in words."""
     for words, lasts in (("A stay", found.stay), ("An absence", found.away)):
         unit = "" if found.every is None else f" ({duration(lasts.mean * found.every)})"
         if lasts.count:
@@ -58,8 +68,6 @@ def sentences(found: Diagnosis) -> Iterator[str]:
         )
     if not found.groups:
         yield "No group of clients is away together more than chance and the hour explain."
-    if found.outages is not None:
-        yield f"The whole fleet: {_times(found.outages)}."
     if found.hardly_there:
         held = "" if found.hardly_mass is None else f", with {found.hardly_mass:.0%} of the examples"
         yield (
@@ -102,7 +110,13 @@ def as_text(found: Diagnosis, parts: list[PartToTry]) -> Iterator[Text | Table]:
             ends = " to ".join(show(float(end(values)), "percent") for end in (np.nanmin, np.nanmax))
             yield Text.assemble((f"{name}: ", "dim"), (sparkline(np.array(values), 48), "blue"), f" {ends}")
     yield Text()
-    yield from (Text(words) for words in sentences(found))
+    yield Text("what stands out", style="bold")
+    for one in found.findings:
+        yield Text.assemble((f"{one.kind}: ", "bold yellow"), one.words)
+    if not found.findings:
+        yield Text(NOTHING)
+    yield Text()
+    yield from (Text(words) for words in _described(found))
     yield Text()
     table = Table("setting", "because", box=None, padding=(0, 2, 0, 0), title="parts to try", title_justify="left")
     for part in parts:
@@ -122,14 +136,22 @@ def write_fleet_page(
 ) -> None:
     """Write the diagnosis as a page."""
     sections: list[Markup] = [
-        render("fleet.html", title="What it shows", note="", sentences=list(sentences(found)), parts=parts),
+        render(
+            "fleet.html",
+            title="What stands out",
+            note="" if found.findings else NOTHING,
+            findings=found.findings,
+            sentences=list(_described(found)),
+            parts=parts,
+        ),
         render("wide_maps.html", title="Who turned up when", note="", maps=[_map(log, groups)], charts=[]),
         *charts_section("Turnout", _turnout_charts(found)),
         *charts_section("Clients", _client_charts(log, found)),
+        render("fleet.html", title="Assumed", note="", findings=(), sentences=list(found.assumed), parts=()),
     ]
     page = whole_page(
         title=f"The fleet of {Path(found.path).name}",
-        notes=[f"Assumed: {words}." for words in found.assumed],
+        notes=[f"{len(found.assumed)} assumptions about the log are listed at the end."] if found.assumed else [],
         facts=facts(found),
         sections=sections,
         source="a fleet's log",
@@ -168,8 +190,11 @@ def _turnout_charts(found: Diagnosis) -> list[str]:
         series.append(Series("examples", t_T, np.array(found.mass_by_round), 1))
     charts = [line_chart(series, "Share that turns up", unit="percent")]
     if found.turnout_by_hour:
-        hours = Series("turnout", np.arange(24.0), np.array(found.turnout_by_hour))
-        charts.append(line_chart([hours], "Turnout by hour of the day", x_label="hour", unit="percent"))
+        hours = [Series("all" if found.comes_when else "turnout", np.arange(24.0), np.array(found.turnout_by_hour))]
+        for i, one in enumerate((w for w in found.comes_when if w.clients < found.clients), 1):
+            at_H = 24.0 * np.arange(len(one.turnout)) / len(one.turnout)
+            hours.append(Series(f"{one.name(found.clients)}, {one.clients}", at_H, np.array(one.turnout), i))
+        charts.append(line_chart(hours, "Turnout by hour of the day", x_label="hour", unit="percent"))
     if found.turnout_by_weekday:
         days = f"{WEEKDAYS[0]} to {WEEKDAYS[-1]}"
         charts.append(bars(np.array(found.turnout_by_weekday), "Turnout by weekday", unit="percent", x_label=days))

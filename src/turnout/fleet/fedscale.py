@@ -1,4 +1,6 @@
-"""FedScale's availability trace (`client_behave_trace`), a pickled dictionary by client id:
+"""Public traces of availability: FedScale's and FLASH's.
+
+FedScale's (`client_behave_trace`) is a pickled dictionary by client id:
 
     {"active": [s, ...], "inactive": [s, ...], "finish_time": s, ...}
 
@@ -9,7 +11,11 @@ Shape letters: M clients, N stays.
 
 from __future__ import annotations
 
+import json
 import pickle
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -120,3 +126,84 @@ def _stays(entry: dict[str, Any], horizon: float) -> np.ndarray:
     once_N2 = np.array([pair for pair in found if pair[1] > pair[0]]).reshape(-1, 2)
     all_N2 = np.concatenate([once_N2 + k * length for k in range(int(-(-horizon // length)))])
     return np.minimum(all_N2[all_N2[:, 0] < horizon], horizon)
+
+
+def is_flash(path: Path) -> bool:
+    """Whether a file begins like a trace of FLASH's: a JSON object of devices with `messages`."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        begins = file.read(65536).lstrip()
+    return begins[:1] == b"{" and re.search(rb'"messages"\s*:\s*"[^"]*\\t', begins) is not None
+
+
+def read_flash(path: Path) -> LogRows:
+    """FLASH's trace of phones: a JSON object by device, with `messages`, a line `time<tab>event` for each change.
+
+    A device is there while it is locked, charges and has Wi-Fi, as FLASH itself decides; to the last line of its trace
+    if that is its last state.
+    """
+    try:
+        devices = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} begins like a trace of FLASH's, but is not complete JSON ({error})") from error
+    faults = Faults(str(path), "entry")
+    stays: list[tuple[int, float, float]] = []
+    for i, (name, device) in enumerate(devices.items()):
+        messages = device.get("messages") if isinstance(device, dict) else None
+        if not isinstance(messages, str):
+            faults.add("messages", i + 1, f"device {name} has no text `messages`")
+            continue
+        stays += [(i, begin, end) for begin, end in _ready(messages, i + 1, str(name), faults)]
+    faults.check()
+    if not stays:
+        raise UserError(f"{path}: no device is ever locked, charging and on Wi-Fi")
+    place_N, begin_N, end_N = np.array(stays).T
+    return LogRows(
+        path=str(path),
+        form="intervals",
+        names=tuple(map(str, devices)),
+        code_N=place_N.astype(np.int32),
+        line_N=(place_N + 1).astype(np.int32),
+        time_N=begin_N,
+        end_N=end_N,
+        is_calendar=True,
+        zone="times without a time zone are read as UTC: if they are local, hours of the day are local too",
+        assumed=["FLASH's trace: a device is there while it is locked, charges and has Wi-Fi"],
+    )
+
+
+FLASH_STATES = {
+    "screen_lock": ("locked", True),
+    "screen_unlock": ("locked", False),
+    "wifi": ("wifi", True),
+    "battery_charged_on": ("charging", True),
+    "battery_charged_off": ("charging", False),
+    **dict.fromkeys(("unknown", "2g", "3g", "4g", "5g"), ("wifi", False)),
+}
+
+
+def _ready(messages: str, entry: int, name: str, faults: Faults) -> Iterator[tuple[float, float]]:
+    """(start, end) of each stay of a device."""
+    state = dict.fromkeys(("locked", "wifi", "charging"), False)
+    since: float | None = None
+    now = 0.0
+    for line in messages.splitlines():
+        time, _, event = line.strip().partition("\t")
+        if not time:
+            continue
+        try:
+            now = datetime.fromisoformat(time.strip()).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            faults.add("time", entry, f"a message of device {name} begins with {time!r}, which is not a time")
+            return
+        what, value = FLASH_STATES.get(event.strip().lower(), ("", False))
+        if what:
+            state[what] = value
+        if all(state.values()) and since is None:
+            since = now
+        elif since is not None and not all(state.values()):
+            yield since, now
+            since = None
+    if since is not None and now > since:
+        yield since, now

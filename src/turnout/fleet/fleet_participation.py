@@ -31,7 +31,7 @@ def _read_once(path: str, reading: Reading, stamp: tuple[int, int] | None) -> Pa
 
 @dataclass(frozen=True)
 class FleetLog(TurnoutLog):
-    """Participation from a fleet's log: CSV, Parquet, FedScale's trace or a run folder, read as `reading` says.
+    """Participation from a fleet's log in any format, or a run folder, read as `reading` says.
 
     path     the log
     names    the names of the data's clients; set when the experiment is prepared

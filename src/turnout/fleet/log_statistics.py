@@ -106,7 +106,7 @@ def presence(log: ParticipationLog) -> np.ndarray:
         work_TC[(log.joined_M[chosen_C] <= t_T) & (t_T < log.left_M[chosen_C])] = 0.0
     place_M = np.full(log.clients, -1)
     place_M[chosen_C] = np.arange(len(chosen_C))
-    rows_n = np.flatnonzero((place_M[log.client_N] >= 0) & (log.round_N < count))
+    rows_n = np.flatnonzero(place_M[log.client_N[: log.first_row_T[count]]] >= 0)
     work_TC[log.round_N[rows_n], place_M[log.client_N[rows_n]]] = log.work_N[rows_n]
     return work_TC
 

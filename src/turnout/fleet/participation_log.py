@@ -5,7 +5,7 @@ Shape letters: N rows, M clients of the log, T rounds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -29,6 +29,7 @@ class ParticipationLog(TurnoutTable):
     is_calendar  whether `start_T` counts from 1970, so that hours and weekdays are known
     every        seconds from round to round, if times are known
     examples_M   how many examples each client has, if the log has that
+    label_M      the label of each client ("" if unknown), if the log has that
     assumed      guesses about the log, in sentences
     """
 
@@ -37,6 +38,7 @@ class ParticipationLog(TurnoutTable):
     is_calendar: bool = False
     every: float | None = None
     examples_M: np.ndarray | None = None
+    label_M: tuple[str, ...] | None = None
     assumed: tuple[str, ...] = ()
 
     def asked(self, t: int) -> np.ndarray:
@@ -83,15 +85,16 @@ class ParticipationLog(TurnoutTable):
     @cached_property
     def _seen(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The first and the last round in which each client is seen, and its number of visits [M]."""
-        order_N = np.argsort(self.client_N, kind="stable")
-        if self.missing == "absent":
-            order_N = order_N[self.work_N[order_N] > 0]
-        round_n, client_n = self.round_N[order_N], self.client_N[order_N]
-        first_M, last_M = np.zeros(self.clients, np.int64), np.full(self.clients, self.rounds - 1)
-        first_M[client_n[::-1]], last_M[client_n] = round_n[::-1], round_n
-        begins_n = np.ones(len(round_n), dtype=bool)
-        begins_n[1:] = (np.diff(client_n) != 0) | (np.diff(round_n) > 1)
-        return first_M, last_M, np.bincount(client_n[begins_n], minlength=self.clients)
+        first_M, last_M, visits_M = (np.full(self.clients, value, np.int64) for value in (-1, -2, 0))
+        for t in np.flatnonzero(np.diff(self.first_row_T)):
+            client_A, work_A = self.row(int(t))
+            if self.missing == "absent":
+                client_A = client_A[work_A > 0]
+            visits_M[client_A] += last_M[client_A] != t - 1
+            first_M[client_A] = np.where(first_M[client_A] < 0, t, first_M[client_A])
+            last_M[client_A] = t
+        never_M = first_M < 0
+        return np.where(never_M, 0, first_M), np.where(never_M, self.rounds - 1, last_M), visits_M
 
     @cached_property
     def rounds_a_day(self) -> int | None:
@@ -109,6 +112,35 @@ class ParticipationLog(TurnoutTable):
         rounds = round(seconds / self.every)
         whole = rounds > 1 and abs(rounds * self.every - seconds) < 0.01 * seconds
         return rounds if whole and self.rounds >= least * rounds else None
+
+    def of_clients(self, chosen_C: np.ndarray) -> ParticipationLog:
+        """The log of some of its clients, sorted by their places."""
+        place_M = np.full(self.clients, -1, np.int32)
+        place_M[chosen_C] = np.arange(len(chosen_C))
+        row_n = np.flatnonzero(place_M[self.client_N] >= 0)
+        return replace(
+            self,
+            names=tuple(self.names[place] for place in chosen_C),
+            round_N=self.round_N[row_n],
+            client_N=place_M[self.client_N[row_n]],
+            work_N=self.work_N[row_n],
+            line_M=None,
+            examples_M=None if self.examples_M is None else self.examples_M[chosen_C],
+            label_M=None if self.label_M is None else tuple(self.label_M[place] for place in chosen_C),
+        )
+
+    def since(self, t: int) -> ParticipationLog:
+        """The log from round t on; clients that are not seen in it are left out."""
+        row_n = np.arange(self.first_row_T[t], len(self.round_N))
+        kept = replace(
+            self,
+            rounds=self.rounds - t,
+            round_N=self.round_N[row_n] - np.int32(t),
+            client_N=self.client_N[row_n],
+            work_N=self.work_N[row_n],
+            start_T=None if self.start_T is None else self.start_T[t:],
+        )
+        return kept.of_clients(np.unique(kept.client_N))
 
     def whole_rows(self) -> list[tuple[int, str, float]]:
         """The rows, and a 0 for every absence without one."""

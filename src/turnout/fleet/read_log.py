@@ -7,16 +7,20 @@ Shape letters: N rows of the log; M clients of the log, then owners; B rows of a
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from turnout.errors import UserError
-from turnout.fleet.fedscale import is_pickle, read_availability
+from turnout.fleet.fast_rows import LARGE, fast_rows
+from turnout.fleet.fedscale import is_flash, is_pickle, read_availability, read_flash
 from turnout.fleet.participation_log import ParticipationLog
 from turnout.fleet.reading import Reading, TimeReader, column_of, count, share, whole
-from turnout.fleet.rounds import Form, LogRows, log_of_rows
+from turnout.fleet.rounds import Form, LogRows, NeedsLines, largest, log_of_rows
+from turnout.fleet.server_logs import read_server_log
 from turnout.machine.table_files import TableBlock, TableFile, open_table
 from turnout.running.records.records import Records
 from turnout.world.log import HEADER, TURNOUT_FILE, Faults, find_turnout
@@ -27,19 +31,53 @@ OWNER_COLUMNS = ["client", "owner"]
 
 def read_fleet(path: str | Path, reading: Reading = Reading()) -> ParticipationLog:  # noqa: B008 (frozen)
     """A fleet's log, or the turnout of a run folder; a UserError lists everything that is wrong with it."""
-    file = find_turnout(Path(path))
-    if is_pickle(file):
-        faults = Faults(str(file), "entry")
-        rows = read_availability(file)
+    if reading.source is not None:
+        faults = Faults(str(path), "line")
+        log = log_of_rows(read_server_log(Path(path), reading.source), reading, faults)
     else:
-        if file.name == TURNOUT_FILE and (file.parent / "records.sqlite").is_file():
-            reading = replace(reading, missing=reading.missing or "not-asked")  # a run has a row for every client asked
-        table = open_table(file)
-        columns = reading.columns(table.header, str(file))
-        faults = Faults(str(file), table.counted_in)
-        rows = _RowCollector(table, columns, _form(columns, reading, table), reading, faults).rows()
-    log = log_of_rows(rows, reading, faults)
+        log = _read(find_turnout(Path(path)), reading)
+    log = log if reading.since is None else _since(log, reading)
     return log if reading.owners is None else _with_owners(log, reading.owners)
+
+
+def _read(file: Path, reading: Reading) -> ParticipationLog:
+    if is_pickle(file) or is_flash(file):
+        rows = read_availability(file) if is_pickle(file) else read_flash(file)
+        return log_of_rows(rows, reading, Faults(str(file), "entry"))
+    if file.name == TURNOUT_FILE and (file.parent / "records.sqlite").is_file():
+        reading = replace(reading, missing=reading.missing or "not-asked")  # a run has a row for every client asked
+    table = open_table(file, table=reading.table)
+    columns = reading.columns(table.header, str(file))
+    form = _form(columns, reading, table)
+    unused = {"intervals": ["round", "time"], "check-ins": ["round", "end"], "rounds": ["start", "end"]}[form]
+    if form == "check-ins" and "time" in columns:
+        unused.append("start")
+    roles = {role: column for role, column in columns.items() if role not in unused}
+    guessed = [
+        f"{name!r} is the {role}" for role, name in roles.items() if getattr(reading, role) is None and name != role
+    ]
+    assumed = [f"columns by their names: {', '.join(guessed)}"] if guessed else []
+    own_form = table.header == list(HEADER)
+    if file.stat().st_size >= LARGE and table.format != "SQLite" and find_spec("duckdb") is not None:
+        with suppress(NeedsLines):
+            if (fast := fast_rows(table, roles, form, reading)) is not None:
+                return log_of_rows(replace(fast, own_form=own_form, assumed=assumed), reading, Faults(str(file)))
+    faults = Faults(str(file), table.counted_in)
+    rows = _RowCollector(table, roles, form, reading, faults).rows()
+    return log_of_rows(replace(rows, own_form=own_form, assumed=assumed), reading, faults)
+
+
+def _since(log: ParticipationLog, reading: Reading) -> ParticipationLog:
+    """The log from `reading.since` on."""
+    number, is_time = reading.since_number() or (0.0, False)
+    if is_time and (log.start_T is None or not log.is_calendar):
+        raise UserError(f"--since {reading.since}: {log.path} has no dates; give the number of a round, from 0")
+    t = int(np.searchsorted(log.start_T, number)) if is_time and log.start_T is not None else int(number)
+    if t >= log.rounds or log.first_row_T[t] == len(log.round_N):
+        raise UserError(f"--since {reading.since}: {log.path} has no rows after that; it has {log.rounds:,} rounds")
+    kept = log.since(t)
+    assumed = f"{t:,} of {log.rounds:,} rounds are before {reading.since} and left out (--since)"
+    return replace(kept, assumed=(*log.assumed, assumed))
 
 
 def with_run_examples(log: ParticipationLog, folder: Path) -> ParticipationLog:
@@ -73,52 +111,61 @@ class _RowCollector:
     """Collects the numbers of a log, block by block."""
 
     table: TableFile
-    columns: dict[str, str]
+    roles: dict[str, str]
     form: Form
     reading: Reading
     faults: Faults
     code_of: dict[str, int] = field(default_factory=dict)
+    label_of: dict[str, str] = field(default_factory=dict)
     times: TimeReader | None = None
     found: dict[str, list[np.ndarray]] = field(default_factory=dict)
 
     def rows(self) -> LogRows:
-        unused = {"intervals": ["round", "time"], "check-ins": ["round", "end"], "rounds": ["start", "end"]}[self.form]
-        if self.form == "check-ins" and "time" in self.columns:
-            unused.append("start")
-        roles = {role: column for role, column in self.columns.items() if role not in unused}
-        for block in self.table.blocks(list(roles.values()), lambda line, words: self.faults.add("cells", line, words)):
+        columns = list(self.roles.values())
+        for block in self.table.blocks(columns, lambda line, words: self.faults.add("cells", line, words)):
             self.found.setdefault("line", []).append(np.array(block.line_B, dtype=np.int32))
-            for role, column in roles.items():
-                self.found.setdefault("time" if role == "start" else role, []).append(self._read(role, column, block))
+            for role, column in self.roles.items():
+                if role == "label":
+                    self._labels(column, block)
+                else:
+                    name = "time" if role == "start" else role
+                    self.found.setdefault(name, []).append(self._read(role, column, block))
         if not self.code_of:
             self.faults.check()  # no row could be read
             raise UserError(f"{self.table.path} has no rows: a row says that a client was asked, or came")
         whole_log = {role: np.concatenate(parts) for role, parts in self.found.items()}
-        is_calendar = False
+        is_calendar, zone = False, None
         if "time" in whole_log and self.times is not None:
             time_N = whole_log["time"]
             units, is_calendar = self.times.scale(time_N[np.isfinite(time_N)])
             whole_log |= {name: whole_log[name] / units for name in ("time", "end") if name in whole_log}
-        guessed = [
-            f"{name!r} is the {role}"
-            for role, name in roles.items()
-            if getattr(self.reading, role) is None and name != role
-        ]
+            zone = self.times.zone(True, is_calendar)
+        code_N = whole_log["client"]
+        examples_N = whole_log.get("examples")
         return LogRows(
             path=str(self.table.path),
             form=self.form,
             names=tuple(self.code_of),
-            code_N=whole_log["client"],
+            code_N=code_N,
             line_N=whole_log["line"],
             round_N=whole_log.get("round"),
             time_N=whole_log.get("time"),
             end_N=whole_log.get("end"),
             work_N=whole_log.get("work"),
-            examples_N=whole_log.get("examples"),
+            examples_M=None if examples_N is None else largest(np.nan_to_num(examples_N), code_N, len(self.code_of)),
+            label_M=tuple(self.label_of.get(name, "") for name in self.code_of) if "label" in self.roles else None,
             is_calendar=is_calendar,
-            own_form=self.table.header == list(HEADER),
-            assumed=[f"columns by their names: {', '.join(guessed)}"] if guessed else [],
+            zone=zone,
         )
+
+    def _labels(self, column: str, block: TableBlock) -> None:
+        """Note the label of each client; a client has one."""
+        names = block.cells[self.roles["client"]]
+        for name, label, line in zip(names, block.cells[column], block.line_B, strict=True):
+            if (known := self.label_of.setdefault(name, label)) != label:
+                self.faults.add(
+                    "label", line, f"client {name} has the {column} {label!r}, and {known!r} before: it has one"
+                )
 
     def _read(self, role: str, column: str, block: TableBlock) -> np.ndarray:
         """The numbers of a column [B]."""
@@ -140,12 +187,12 @@ class _RowCollector:
             parse = (lambda text: read_time(text) if text else np.inf) if role == "end" else read_time
             return column_of(block, column, parse, faults, self.times.wanted(unread))
         if role == "round":
-            return column_of(block, column, whole, faults, "a whole number", (int, 2.0**53))
+            return column_of(block, column, whole, faults, "a whole number")
         if role == "examples":
-            return column_of(block, column, count, faults, "a count", (float, 2.0**53))
+            return column_of(block, column, count, faults, "a count")
         wanted = f"0 to {full:g}, the number for all of the work" if full != 1 else "the share finished, 0 to 1 or in %"
         read = share(full, self.table.separator == ";")
-        return column_of(block, column, read, faults, wanted, (float, 1.0) if full == 1 else None)
+        return column_of(block, column, read, faults, wanted)
 
 
 def _with_owners(log: ParticipationLog, path: str) -> ParticipationLog:

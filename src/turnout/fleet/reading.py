@@ -23,7 +23,9 @@ from turnout.machine.table_files import TableBlock
 from turnout.world.log import Faults
 
 Gaps = Literal["outage", "skip"]
-ROLES = ("round", "client", "work", "time", "start", "end", "examples")  # that a column can have
+Source = Literal["flower", "nvflare"]
+NO_COLUMN = "none"  # in place of the name of a column
+ROLES = ("round", "client", "work", "time", "start", "end", "examples", "label")  # that a column can have
 
 # What logs call their columns, the surest name first; compared without case, spaces and punctuation.
 USUAL_NAMES = {
@@ -50,6 +52,12 @@ USUAL_NAMES = {
         *("seen", "seenat", "lastseen", "when", "at", "eventtime", "createdat"),
     ),
     "examples": ("examples", "samples", "numexamples", "numsamples", "nexamples", "nsamples", "datasize"),
+    "label": ("label", "mainlabel", "labels"),
+}
+# Names that are also recognised when they are misspelt. A log must have a client, and a round or a time, anyway.
+EASILY_MISSPELT = {
+    "work": ("work", "workdone", "fraction", "completed", "completion", "progress", "percent"),
+    "examples": ("examples", "samples", "numexamples", "numsamples"),
 }
 _UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _UNIT_WORDS = {"hour": "h", "hr": "h", "minute": "min", "day": "d", "week": "w", "second": "s", "": "s"}
@@ -59,7 +67,8 @@ _UNIT_WORDS = {"hour": "h", "hr": "h", "minute": "min", "day": "d", "week": "w",
 class Reading:
     """How to read a log; None is guessed.
 
-    round, client, work, time, start, end, examples   the column of each, by its name in the log
+    round, client, work, time, start, end, examples, label   the column of each, by its name in the log; "none": the
+                  log has no such column
     every         how long a round is if the log has times and no rounds: "15min", "1h", "1d"
     missing       what it means that a client has no row in a round: "absent" or "not-asked"
     gaps          days without any client: an "outage" of the fleet, or holes in the log, to "skip"
@@ -67,6 +76,10 @@ class Reading:
     full_work     the number in the work column that means all of the work: 100 for percent, 5 for five epochs
     first_round   the number of the log's first round
     owners        a CSV file of client,owner, for a log whose clients have other names than the data's owners
+    since         leave out what is before this time (ISO 8601), or this round (counted from 0)
+    skip_faulty   leave out faulty rows, and say how many
+    table         the table of a database that has several
+    source        whose server's log it is, "flower" or "nvflare"; None: a table or a trace
     """
 
     round: str | None = None
@@ -76,6 +89,7 @@ class Reading:
     start: str | None = None
     end: str | None = None
     examples: str | None = None
+    label: str | None = None
     every: str | None = None
     missing: Missing | None = None
     gaps: Gaps = "outage"
@@ -83,8 +97,16 @@ class Reading:
     full_work: float = 1.0
     first_round: int | None = None
     owners: str | None = None
+    since: str | None = None
+    skip_faulty: bool = False
+    table: str | None = None
+    source: Source | None = None
 
     def __post_init__(self) -> None:
+        if self.source is not None and self.source not in get_args(Source):
+            raise UserError(f"--from {self.source}: {nearest(self.source, get_args(Source))}")
+        if self.since is not None and self.since_number() is None:
+            raise UserError(f"--since {self.since}: write a time such as 2026-03-01T14:30, or the number of a round")
         if self.missing is not None and self.missing not in get_args(Missing):
             raise UserError(f"missing = {self.missing!r}: {nearest(self.missing, get_args(Missing))}")
         if self.gaps not in get_args(Gaps):
@@ -102,9 +124,18 @@ class Reading:
         """
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
+    def since_number(self) -> tuple[float, bool] | None:
+        """`since` as a number, and whether it is a time in seconds (else a round); None if it is neither."""
+        text = self.since or ""
+        if text.isdecimal():
+            return float(text), False
+        time = TimeReader(False).read(text)
+        return None if time is None else (time, True)
+
     def columns(self, header: list[str], path: str) -> dict[str, str]:
         """The column of each role that the log has: as set, else by its usual names. A column has one role."""
-        columns = {role: getattr(self, role) for role in ROLES if getattr(self, role) is not None}
+        given = {role: getattr(self, role) for role in ROLES if getattr(self, role) is not None}
+        columns = {role: name for role, name in given.items() if name != NO_COLUMN or name in header}
         for role, name in columns.items():
             if name not in header:
                 raise UserError(f"{path} has no column {name!r} for {role}: {nearest(name, header)}")
@@ -112,9 +143,31 @@ class Reading:
         free = {re.sub(r"[\W_]", "", name.casefold()): name for name in reversed(header) if name not in taken}
         for role, usual in USUAL_NAMES.items():
             found = next((name for name in usual if name in free), None)
-            if role not in columns and found is not None:
+            if role not in given and found is not None:
                 columns[role] = free.pop(found)
+        for role, usual in EASILY_MISSPELT.items():
+            if role in given or role in columns:
+                continue
+            for plain, name in free.items():
+                if meant := next((known for known in usual if one_slip(plain, known)), None):
+                    raise UserError(
+                        f"{path}: is the column {name!r} a misspelt {meant!r}? Rename it, or say so: --{role} {name} "
+                        f"reads it, --{role} {NO_COLUMN} does not"
+                    )
         return columns
+
+
+def one_slip(word: str, known: str) -> bool:
+    """Whether one letter is missing, too many, wrong, or has changed places with the next.
+
+    >>> one_slip("wrk", "work"), one_slip("wokr", "work"), one_slip("words", "work"), one_slip("work", "work")
+    (True, True, False, False)
+    """
+    at = next((i for i, (a, b) in enumerate(zip(word, known, strict=False)) if a != b), min(len(word), len(known)))
+    (mine, theirs), apart = (word[at:], known[at:]), len(word) - len(known)
+    if apart:
+        return abs(apart) == 1 and (mine[1:] == theirs if apart > 0 else mine == theirs[1:])
+    return word != known and (mine[1:] == theirs[1:] or mine[:2][::-1] + mine[2:] == theirs)
 
 
 def seconds(duration: str) -> float:
@@ -143,30 +196,16 @@ _SINCE_1970 = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (3e8, 1.0))
 
 
 def column_of(
-    block: TableBlock,
-    column: str,
-    parse: Callable[[str], float | None],
-    faults: Faults,
-    wanted: str,
-    plain: tuple[type, float] | None = None,
+    block: TableBlock, column: str, parse: Callable[[str], float | None], faults: Faults, wanted: str
 ) -> np.ndarray:
-    """A column of numbers [B]; NaN for a cell that is not as `wanted` says, which is a fault.
-
-    `plain`: a fast way that is tried first, for cells that are all ints, or floats, from 0 to a limit.
-    """
+    """A column of numbers [B]; NaN for a cell that is not as `wanted` says, which is a fault."""
     texts = block.cells[column]
-    if plain is not None:
-        try:
-            values = np.array(list(map(plain[0], texts)), dtype=np.float64)
-            if ((values >= 0) & (values <= plain[1])).all():
-                return values
-        except (ValueError, OverflowError):
-            pass
-    numbers = [parse(text) for text in texts]
-    for i, value in enumerate(numbers):
-        if value is None:
-            faults.add(column, block.line_B[i], f"{column} must be {wanted}, got {texts[i]!r}")
-    return np.array([math.nan if value is None else value for value in numbers], dtype=np.float64)
+    of_text = {text: parse(text) for text in set(texts)}
+    for i, text in enumerate(texts) if None in of_text.values() else ():
+        if of_text[text] is None:
+            faults.add(column, block.line_B[i], f"{column} must be {wanted}, got {text!r}")
+    number_of = {text: math.nan if value is None else value for text, value in of_text.items()}
+    return np.fromiter(map(number_of.__getitem__, texts), np.float64, len(texts))
 
 
 def whole(text: str) -> float | None:
@@ -254,6 +293,14 @@ class TimeReader:
             return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
             return None
+
+    def zone(self, timed: bool, is_calendar: bool) -> str | None:
+        """What is assumed about the time zone; None for a log without times, or without a calendar."""
+        if not timed or not is_calendar:
+            return None
+        if self.numbers:
+            return "times since 1970 are read as UTC, so hours of the day are UTC's"
+        return "times without a time zone are read as UTC: if they are local, hours of the day are local too"
 
     def scale(self, time_N: np.ndarray) -> tuple[float, bool]:
         """How many of the log's units are a second, and whether times count from 1970 (else from an unknown time)."""

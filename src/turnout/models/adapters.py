@@ -69,12 +69,12 @@ def lora_of(layer: nn.Module) -> LowRankParts | None:
         plain = isinstance(layer.lora_dropout, nn.Identity) and _frozen_linear(layer.base_layer)
         return LowRankParts(layer.base_layer, layer.lora_A, layer.lora_B, layer.scaling, plain)
     A, B, scaling = (getattr(layer, name, None) for name in ("lora_A", "lora_B", "scaling"))
-    base, active = getattr(layer, "base_layer", None), list(getattr(layer, "active_adapters", ()))
-    if base is None or not isinstance(A, nn.ModuleDict) or not isinstance(B, nn.ModuleDict) or len(active) != 1:
+    if not isinstance(A, nn.ModuleDict) or not isinstance(B, nn.ModuleDict) or not isinstance(scaling, Mapping):
         return None
-    if not isinstance(scaling, Mapping) or active[0] not in A or type(A[active[0]]) is not nn.Linear:
+    active: list[str] = list(layer.active_adapters)  # type: ignore[arg-type]
+    if len(active) != 1 or active[0] not in A or type(A[active[0]]) is not nn.Linear:
         return None
-    name = active[0]
+    base, name = layer.base_layer, active[0]
     variant = getattr(layer, "lora_variant", {}) or getattr(layer, "use_dora", {}).get(name)
     dropout = getattr(layer, "lora_dropout", {})
     quiet = name not in dropout or isinstance(dropout[name], nn.Identity)
@@ -180,7 +180,13 @@ def _checkpointed(block: nn.Module, *args: Any, **named: Any) -> Any:
     forward = MethodType(type(block).forward, block)
     if not torch.is_grad_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:  # under vmap
         return forward(*args, **named)
-    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **named)
+    return checkpoint(forward, *args, use_reentrant=False, **named)
+
+
+def is_checkpointed(model: nn.Module) -> bool:
+    """Whether blocks of a model are computed again in the backward pass, by `Adapted` or by transformers."""
+    ours = (getattr(layer.forward, "__func__", None) is _checkpointed for layer in model.modules())
+    return any(ours) or any(getattr(layer, "gradient_checkpointing", False) is True for layer in model.modules())
 
 
 KINDS = {"adapted": Adapted}

@@ -26,6 +26,10 @@ class Local:
     steps       most mini-batches in a round, instead of `epochs`
     batch_size  samples of a mini-batch
     schedule    learning rate by the clock
+    clip        the most that the gradient of a mini-batch may be long (its Euclidean norm, over all parameters, before
+                terms are added); None: as long as it is
+    accumulate  parts into which a mini-batch is divided whose gradients are computed one after another and summed: the
+                same step with less memory; None: one
     """
 
     optimizer: Optimizer = field(default_factory=SGD)
@@ -33,6 +37,8 @@ class Local:
     steps: int | None = None
     batch_size: int = 20
     schedule: Schedule = field(default_factory=Constant)
+    clip: float | None = None
+    accumulate: int | None = None
 
     def __post_init__(self) -> None:
         check_part("algorithm.local.optimizer", self.optimizer, Optimizer, "SGD(lr=0.1)")
@@ -41,6 +47,12 @@ class Local:
         if self.epochs is not None and self.steps is not None:
             raise UserError("local work is asked for both in epochs and in steps: give algorithm.local one of the two")
         check_settings(self, epochs="[1, inf)", steps="[1, inf)", batch_size="[1, inf)")
+        check_settings(self, clip="(0, inf)", accumulate="[1, inf)")
+        if (self.accumulate or 1) > self.batch_size:
+            raise UserError(
+                f"algorithm.local.accumulate = {self.accumulate} divides a mini-batch of {self.batch_size} samples: "
+                "raise batch_size (the samples of a whole step), or lower it"
+            )
 
     @cached_property
     def full_work(self) -> int:
@@ -48,6 +60,11 @@ class Local:
         if self.steps is not None:
             return self.steps
         return 1 if self.epochs is None else self.epochs
+
+    @property
+    def at_once(self) -> int:
+        """The most samples of a client that pass through the model together."""
+        return -(-self.batch_size // (self.accumulate or 1))
 
     def full_steps(self, examples_C: Tensor, drop_single: bool) -> Tensor:
         """Complete work of clients with these numbers of samples, in mini-batches."""

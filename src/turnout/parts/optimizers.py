@@ -1,4 +1,4 @@
-"""Local optimizers: SGD, and Adam whose moments may be federated (paper 004).
+"""Local optimizers: SGD, and Adam whose moments may be federated (paper 004), also with weight decay (AdamW).
 
 Code written for one client's row works for a chunk of rows.
 
@@ -156,4 +156,37 @@ class Adam:
         return steps_C.to(torch.float64)
 
 
-KINDS = {"sgd": SGD, "adam": Adam}
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam with weight decay beside the gradient (Loshchilov and Hutter, 2019): w <- (1 - α λ) w before each step.
+
+    Defaults are torch's.
+
+    lr            α
+    beta1, beta2  β1, β2
+    eps           ε
+    moments       between rounds, as in `Adam`
+    count         n, as in `Adam`
+    weight_decay  λ
+
+    >>> x, slots = torch.ones(1, 1), {"first": torch.zeros(1, 1), "second": torch.zeros(1, 1)}
+    >>> AdamW(lr=0.1, weight_decay=0.5).step(x, torch.tensor([[3.0]]), slots, torch.tensor([1]), lr=0.1)
+    >>> x  # 1 - 0.1 · 0.5, then a step of 0.1
+    tensor([[0.8500]])
+    """
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_settings(self, weight_decay="[0, inf)")
+
+    def step(self, x_cP: Tensor, grad_cP: Tensor, slots: Tensors, count_c: Tensor, lr: float) -> None:
+        x_cP.mul_(1 - lr * self.weight_decay)
+        super().step(x_cP, grad_cP, slots, count_c, lr)
+
+
+KINDS = {"sgd": SGD, "adam": Adam, "adamw": AdamW}

@@ -12,6 +12,7 @@ display.py     these messages on the terminal, or in a notebook
 tracking.py    trackers and a callback that receive finished rounds; hooks: what the caller of a run adds to it
 result.py      a run afterwards: curves, report, model; and groups of runs
 trained.py     the trained model of a run: tensors, a module, a file (weights, torch.export, ONNX); its predictions
+adapter_files.py  a trained adapter as peft reads it, or merged into its base
 checking.py    verifying the files of a run
 profile.py     seconds by stage of the round
 config/        experiments as files; records/: what a run writes; tracks/: what is federated

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import csv
 import logging
+import math
 import warnings
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 from safetensors.torch import save_file
@@ -21,9 +22,10 @@ from torch import Tensor, nn
 
 from turnout.data.description import Description, read_description
 from turnout.data.text_table import TextTable, as_number, read_tables
+from turnout.data.texts import Texts
 from turnout.errors import Absent, UserError, optional
 from turnout.experiment import Experiment
-from turnout.inputs import call
+from turnout.inputs import Inputs, call, trimmed
 from turnout.machine.files import replacing
 from turnout.models import Model
 from turnout.running.config.hints import settable
@@ -34,10 +36,11 @@ from turnout.running.tracks.first_values import StandIn, fill, kept_values
 from turnout.running.tracks.prepare import prepare
 from turnout.running.tracks.rebuild import rebuild
 from turnout.settings import IN_FOLDER
-from turnout.tasks import Predictor, Standardised
+from turnout.tasks import IGNORED, NextToken, Predictor, Standardised
 from turnout.types import Tensors
 
 AT_ONCE = 4096  # rows to predict
+TEXTS_AT_ONCE = 16  # scores of every token for every position are many
 
 
 def module_named(text: str | None) -> Model | None:
@@ -132,26 +135,43 @@ def write_weights(weights: Tensors, unit: Standardised | None, path: Path) -> st
     return f"{len(weights)} tensors{note}"
 
 
+class ByPlace(nn.Module):
+    """A model whose several inputs are given one after another instead of by name; it returns its scores."""
+
+    def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return call(self.model, Inputs(dict(zip(self.names, inputs, strict=True))))
+
+
 def write_program(module: nn.Module, path: Path, sample: Tensor) -> str:
     """Write a model as .pt2 (a program of torch.export) or .onnx; returns a description. `sample`: two inputs."""
     module, logger, any_number = module.eval(), logging.getLogger("torch.onnx"), torch.export.Dim("samples", min=1)
+    names, given, shapes = ["input"], tuple[Tensor, ...]((sample,)), tuple[Any, ...](({0: any_number},))
+    if isinstance(sample, Inputs):
+        names, given = list(sample.tensors), tuple(sample.tensors.values())
+        shapes = (({0: any_number},) * len(names),)
+        module = ByPlace(module, tuple(names))
+    in_order = f"; inputs: {', '.join(names)}" if len(names) > 1 else ""
     level = logger.level
     with replacing(path) as temporary, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of compilers
         logger.setLevel(logging.ERROR)
         try:
             with torch.no_grad():
-                returns_scores = isinstance(module(sample), Tensor)  # then names inside the program are its own
+                returns_scores = isinstance(module(*given), Tensor)  # then names inside the program are its own
             program = module if returns_scores else Predictor(module).eval()
             if path.suffix == ".pt2":
                 with temporary.open("wb") as file:  # it refuses a temporary name that does not end in .pt2
-                    torch.export.save(torch.export.export(program, (sample,), dynamic_shapes=({0: any_number},)), file)
-                return "a program: torch.export.load"
+                    torch.export.save(torch.export.export(program, given, dynamic_shapes=shapes), file)
+                return f"a program: torch.export.load{in_order}"
             torch.onnx.export(
-                program, (sample,), str(temporary), dynamo=True, dynamic_shapes=({0: any_number},),
-                input_names=["input"], output_names=["output"], verbose=False, external_data=False,
+                program, given, str(temporary), dynamo=True, dynamic_shapes=shapes, input_names=names,
+                output_names=["output"], verbose=False, external_data=False,
             )  # fmt: skip
-            return "ONNX, from input to output"
+            return f"ONNX, from {', '.join(names)} to output"
         except Exception as error:  # any failure of a user's model under a compiler
             why = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
             raise UserError(
@@ -194,10 +214,18 @@ class Prediction:
         writer.writerows(zip(*columns.values(), strict=True))
 
 
-def predict(model: nn.Module, kept: Description, path: Path, label: str | None, data_dir: Path | None) -> Prediction:
-    """Predict the rows of a CSV file (or of a folder of them); `label`: the label column of the training data."""
+def predict(
+    model: nn.Module, kept: Description, path: Path, label: str | None, data_dir: Path | None, data: object = None
+) -> Prediction:
+    """Predict the rows of a CSV file (or of a folder of them); `label`: the label column of the training data, `data`:
+    its settings, by which texts become samples."""
     table = read_tables(path, data_dir)
-    x = _inputs_of(table, kept, label)
+    if kept.inputs and isinstance(data, Texts):
+        x: Tensor = data.inputs_of(table, data_dir)
+        if data.label_column is None:
+            return _perplexities(model, table, data, x)
+    else:
+        x = _inputs_of(table, kept, label)
     with torch.no_grad():
         output_SK = torch.cat([call(model, part) for part in x.split(AT_ONCE)])
     if output_SK.ndim != 2:
@@ -226,10 +254,29 @@ def predict(model: nn.Module, kept: Description, path: Path, label: str | None, 
     return Prediction(table, renamed, score)
 
 
+def _perplexities(model: nn.Module, table: TextTable, data: Texts, x: Tensor) -> Prediction:
+    """The perplexity of each text (of its first `length` tokens), and of all tokens together."""
+    task, loss_S, count_S = NextToken(), list[Tensor](), list[Tensor]()
+    for part in x.split(TEXTS_AT_ONCE):
+        y = torch.where(part["attention_mask"] == 1, part["input_ids"], IGNORED)
+        with torch.no_grad():
+            loss_S.append(task.loss(call(model, trimmed(part)), y).double())
+        count_S.append(task.positions(y))
+    loss, count = torch.cat(loss_S), torch.cat(count_S)
+    cells = [f"{value:.7g}" if n else "" for value, n in zip(loss.exp().tolist(), count.tolist(), strict=True)]
+    mean = float((loss * count).sum() / count.sum().clamp(min=1))
+    return Prediction(table, {"perplexity": cells}, f"the perplexity of all texts together is {math.exp(mean):.4g}")
+
+
 def _inputs_of(table: TextTable, kept: Description, label: str | None) -> Tensor:
     """The rows as inputs of the model: by the columns' names if it was trained on a table, else in their order."""
     if kept.encoding is not None:
         return kept.encoding.encode(table)
+    if kept.inputs:
+        raise UserError(
+            f"this run's samples have several inputs ({', '.join(kept.inputs)}), which a table does not have: use the "
+            "model in Python, to.load_model(folder)(...)"
+        )
     wanted, shape = prod(kept.input_shape), " × ".join(map(str, kept.input_shape))
     names = [name for name in table.columns if name != label]
     if len(names) != wanted:

@@ -62,12 +62,16 @@ class ClientPool:
         how = (getattr(self.task, "positions", None), getattr(self.task, "models_own", False))
         self.network = Network.of(self.model.module, self.model.layout, self.task.loss, *how, rounded)
         self.drop_single = self.network.has_batch_statistics()
+        if self.drop_single and (algorithm.local.accumulate or 1) > 1:
+            raise UserError(
+                "algorithm.local.accumulate divides mini-batches, and BatchNorm needs whole ones: leave it out"
+            )
         self.probes = self.evaluate.recovery or self.evaluate.gradients or self.evaluate.activations
         rows = initial_rows(first.layout, self.model.flat_P, states, algorithm)
         seen = blank(module) if self.evaluate.activations else {}
         rows |= {f"seen/{name}": value.to(place.dtype) for name, value in seen.items()}
         self.store = ClientStore(rows, device=place.device, device_limit=place.share())
-        x, y = self.federation.train(_first_with_data(self.federation), 0).of(0, most=algorithm.local.batch_size)
+        x, y = self.federation.train(_first_with_data(self.federation), 0).of(0, most=algorithm.local.at_once)
         x = x.to(place.dtype) if x.is_floating_point() else x
         loss, optimizer = loss_by_hand(self.task), algorithm.local.optimizer
         self.trainer = make_trainer(experiment.runtime.compute, self.network, loss, x, y, optimizer)
@@ -126,6 +130,8 @@ class ClientPool:
             server_term_states=download.term_states,
             term_states=state.term_states,
             magnitudes=magnitudes,
+            clip=local.clip,
+            at_once=None if local.accumulate in (None, 1) else local.at_once,
         )
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:

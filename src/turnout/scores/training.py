@@ -32,11 +32,11 @@ from turnout.machine.profiling import stage
 from turnout.parts.local import Local, steps_per_epoch
 from turnout.parts.personal import everything
 from turnout.rng import key, rng
-from turnout.running.tracks.building import build_model
+from turnout.running.tracks.building import build_model, check_model
 from turnout.scores.exchange import ScoreSetup
 from turnout.scores.score_table import targets
 from turnout.scores.settings import EarlyStopping, Scores
-from turnout.tasks import Classification, check_model
+from turnout.tasks import Classification
 from turnout.types import Samples, Tensors
 
 MODEL, ROUND, STATE, SLOT, COUNT = "model", "round", "state/", "slot/", "count"  # names of rows
@@ -241,6 +241,7 @@ def train(
         client_C=work.client_C[order], steps_C=steps_C[order], samples=samples, start_P=own.flat_CP, states=own.states,
         own_states=frozenset(own.states), lr=work.lr, batch_size=local.batch_size,
         drop_single=trainer.network.has_batch_statistics(), seed=seed, t=work.t, optimizer=local.optimizer,
+        clip=local.clip, at_once=None if local.accumulate in (None, 1) else local.at_once,
         slots=own.slots, count_C=own.count_C.cpu(),
     )  # fmt: skip
     with stage("local training"):

@@ -51,17 +51,21 @@ class TurnoutTable:
     @classmethod
     def of_rows(
         cls, path: str, names: tuple[str, ...], rounds: int, rows: tuple[np.ndarray, np.ndarray, np.ndarray],
-        line_M: np.ndarray, **settings: Any,
+        line_M: np.ndarray | None, **settings: Any,
     ) -> Self:  # fmt: skip
         """A log of (round, client, work) in any order. Clients are sorted by name where all names are numbers."""
         order_M = np.arange(len(names))
         if all(name.isdecimal() and len(name) < 19 for name in names):
             order_M = np.argsort([int(name) for name in names], kind="stable")
-        rank_M = np.argsort(order_M).astype(np.int32)
-        round_N, client_N, work_N = rows[0].astype(np.int32), rank_M[rows[1]], rows[2]
-        sorted_N = np.lexsort((client_N, round_N))
-        columns = (round_N[sorted_N], client_N[sorted_N], work_N[sorted_N], line_M[order_M])
-        return cls(path, tuple(names[place] for place in order_M), rounds, *columns, **settings)
+        round_N, client_N, work_N = rows[0].astype(np.int32, copy=False), rows[1].astype(np.int32, copy=False), rows[2]
+        if (order_M[1:] < order_M[:-1]).any():
+            client_N = np.argsort(order_M).astype(np.int32)[client_N]
+        if not in_order(round_N, client_N):
+            sorted_N = np.argsort(round_N.astype(np.int64) * len(names) + client_N, kind="stable")
+            round_N, client_N, work_N = round_N[sorted_N], client_N[sorted_N], work_N[sorted_N]
+        first_M = None if line_M is None else line_M[order_M]
+        names = tuple(names[place] for place in order_M)
+        return cls(path, names, rounds, round_N, client_N, work_N, first_M, **settings)
 
     @property
     def clients(self) -> int:
@@ -69,17 +73,32 @@ class TurnoutTable:
 
     def row(self, t: int) -> tuple[np.ndarray, np.ndarray]:
         """The clients with a row in round t, sorted, and the work of each."""
-        rows = slice(self._first_row_T[t], self._first_row_T[t + 1])
+        rows = slice(self.first_row_T[t], self.first_row_T[t + 1])
         return self.client_N[rows], self.work_N[rows]
 
     @cached_property
-    def _first_row_T(self) -> np.ndarray:
+    def first_row_T(self) -> np.ndarray:
+        """The row with which each round begins, and the number of rows."""
         return np.searchsorted(self.round_N, np.arange(self.rounds + 1))
 
     def rows(self) -> list[tuple[int, str, float]]:
         """(round, client, work) as a turnout CSV has them."""
         triples = zip(self.round_N.tolist(), self.client_N.tolist(), self.work_N.tolist(), strict=True)
         return [(t, self.names[client], work) for t, client, work in triples]
+
+
+def in_order(round_N: np.ndarray, client_N: np.ndarray) -> bool:
+    """Whether rows are sorted by round, then client, each pair once.
+
+    >>> in_order(np.array([0, 0, 1]), np.array([1, 2, 0])), in_order(np.array([0, 0]), np.array([1, 1]))
+    (True, False)
+    """
+    for begin in range(0, len(round_N) - 1, 10_000_000):  # in parts, which need little memory
+        part = slice(begin, begin + 10_000_001)
+        step_n, next_n = np.diff(round_N[part]), np.diff(client_N[part])
+        if not ((step_n > 0) | ((step_n == 0) & (next_n > 0))).all():
+            return False
+    return True
 
 
 @dataclass

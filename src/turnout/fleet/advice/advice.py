@@ -290,7 +290,11 @@ class Advice:
 
     def cells(self) -> list[list[str]]:
         """The ranking as shown: candidate, score, seeds, collapses, difference, state."""
-        return [[r.name, self.score_text(r.score), str(r.seeds), str(r.collapses), r.gap, r.state] for r in self.rows()]
+        found = []
+        for r in self.rows():
+            collapses = f"{r.collapses} (≤ {100 * upper_bound(r.collapses, r.seeds):.0f} %)"
+            found.append([r.name, self.score_text(r.score), str(r.seeds), collapses, r.gap, r.state])
+        return found
 
     def table(self) -> Table:
         """The ranking for a terminal."""
@@ -333,6 +337,24 @@ class Advice:
         """What each lever changes, beside the fleet as it is now."""
         now = next((one for one in self.levers if one.lever.name == AS_NOW), None)
         return [words for one in self.levers if now and (words := lever_sentence(one, now, self.judge))]
+
+    def next_steps(self) -> list[str]:
+        """What to do with the answer: commands, and levers that help or save without a loss that matters."""
+        if self.recommended is None:
+            return [self.needed()]
+        found = [f"try it: turnout run {self.folder / 'recommended.toml'}"]
+        if not self.best:
+            more = "which of them" if not self.ahead else f"whether {self.ahead}"
+            found.append(f"to know {more} is best: the same command with a larger --budget and --out {self.folder}")
+        now = next((one for one in self.levers if one.lever.name == AS_NOW), None)
+        for one in self.levers:
+            s = one.against
+            if s is None or s.gap is None or s.low is None or now is None:
+                continue
+            saves = min(one.device_hours / (now.device_hours or 1), one.round_takes / (now.round_takes or 1)) < 0.95
+            if s.low > 0 or (saves and s.low > -self.judge.margin):
+                found.append(f"change a setting: {lever_sentence(one, now, self.judge)}")
+        return found
 
     def not_tried(self) -> list[str]:
         """What the advice does not know."""
@@ -409,5 +431,5 @@ class Advice:
     def _repr_html_(self) -> str:
         """The answer and the ranking, for a notebook."""
         header = ["candidate", "score", "seeds", "collapses", "difference", ""]
-        said = {"title": self.facts.path, "said": self.sentence(), "best": self.ahead}
-        return render("comparison.html", header=header, rows=self.cells(), **said)
+        words = {"title": self.facts.path, "sentence": self.sentence(), "best": self.ahead}
+        return render("comparison.html", header=header, rows=self.cells(), **words)

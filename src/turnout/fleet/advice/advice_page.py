@@ -54,6 +54,7 @@ def page(advice: Advice) -> str:
     recommended = [] if advice.recommended is None else [(named, advice.recommended)]
     runs = sum(map(len, advice.outcomes.values()))
     sections = [
+        _section("What to do", listed=steps) if (steps := advice.next_steps()) else None,
         _ranking(advice) if advice.race.seeds else None,
         _sure(advice) if advice.certainty else None,
         _section("Over the rounds", charts=trusted(curves)) if any(curves) else None,
@@ -135,7 +136,8 @@ def _levers(advice: Advice) -> Markup:
     note = (
         f"Settings of production, tried on {advice.recommended}; differences are to the fleet as it is now, paired by "
         "seed, with intervals that hold for all of them at once. Devices of an experiment without them are assumed: "
-        "10 samples a second, within a factor of 1.6 in two of three cases. A round takes as long as its last reply."
+        "10 samples a second, within a factor of 1.6 in two of three cases. A round takes as long as its last reply. "
+        "The line in the picture joins what no other lever beats in both."
     )
     rows = []
     for one in advice.levers:
@@ -151,46 +153,41 @@ def _levers(advice: Advice) -> Markup:
     header = ["lever", advice.judge.metric, "difference", "worst tenth of clients", "time at the log's pace",
               "a round takes", "bytes", "device-hours", *energy, "what it is"]  # fmt: skip
     listed = [f"{one.lever.name}: {one.lever.setting}" for one in advice.levers if one.lever.setting]
-    best = next((one.lever.name for one in advice.levers if one.is_front), None)
     return _section(
         "Levers of production", note, header=header, rows=rows, words=True, charts=trusted([_pareto(advice)]),
-        listed=listed, whole=10, best=best if len([one for one in advice.levers if one.is_front]) == 1 else None,
+        listed=listed, whole=10,
     )  # fmt: skip
 
 
 def _pareto(advice: Advice) -> str:
-    """Levers by device-hours and score, with the line of those that no other beats in both."""
-    points = [one for one in advice.levers if one.device_hours > 0]
+    """Levers by device-hours and score, with the line of those that no other beats in both; names are at the right."""
+    points = sorted((one for one in advice.levers if one.device_hours > 0), key=lambda one: -one.score)
     if len(points) < 2:
         return ""
-    across = make_axis(0.0, max(p.device_hours for p in points) * 1.15, LEFT, WIDTH - RIGHT)
-    up = make_axis(min(p.score for p in points), max(p.score for p in points), HEIGHT - BOTTOM - 10, TOP)
-    parts = []
+    right, bottom = WIDTH - NAMES, HEIGHT - BOTTOM
+    across = make_axis(0.0, max(p.device_hours for p in points), LEFT, right - 12)
+    up = make_axis(points[-1].score, points[0].score, bottom - 8, TOP + 8)
+    parts = [
+        f'<text class="tick" x="{(LEFT + right) / 2:.0f}" y="{HEIGHT - 2}" text-anchor="middle">device-hours</text>'
+    ]
     for at, value in zip(across.place(np.array(across.ticks)), across.ticks, strict=True):
-        parts.append(
-            f'<text class="tick" x="{at:.1f}" y="{HEIGHT - BOTTOM + 12}" text-anchor="middle">{value:g}</text>'
-        )
+        parts.append(f'<text class="tick" x="{at:.1f}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>')
     for at, value in zip(up.place(np.array(up.ticks)), up.ticks, strict=True):
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>')
         shown = text(advice.score_text(value))
         parts.append(f'<text class="tick" x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{shown}</text>')
+    place = {p.lever.name: (float(across.place(p.device_hours)), float(up.place(p.score))) for p in points}
     front = sorted((p for p in points if p.is_front), key=lambda p: p.device_hours)
-    line = "L".join(f"{float(across.place(p.device_hours)):.1f},{float(up.place(p.score)):.1f}" for p in front)
+    line = "L".join("{:.1f},{:.1f}".format(*place[p.lever.name]) for p in front)
     parts.append(f'<path class="line s0" d="M{line}"/>')
-    taken: list[tuple[float, float]] = []
-    for p in sorted(points, key=lambda p: -p.score):
-        x, y = float(across.place(p.device_hours)), float(up.place(p.score))
-        parts.append(f'<circle class="dot {"s0" if p.is_front else "s1"}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>')
-        below = y + 4
-        while any(abs(below - other) < 12 and abs(x - at) < 90 for at, other in taken):
-            below += 12
-        taken.append((x, below))
-        end = x > WIDTH - RIGHT - 110
-        parts.append(f'<text class="name" x="{x - 8 if end else x + 8:.1f}" y="{below:.1f}" '
-                     f'text-anchor="{"end" if end else "start"}">{text(p.lever.name)}</text>')  # fmt: skip
-    return frame(
-        f"{title_of(advice.judge.metric)} by device-hours; the line is what no other lever beats", "".join(parts)
-    )
+    label = TOP - 12.0
+    for i, p in enumerate(points):  # names from the top down, as near to their points as the others allow
+        (x, y), colour = place[p.lever.name], "s0" if p.is_front else "s1"
+        label = min(max(y, label + 16), bottom - 16 * (len(points) - 1 - i))
+        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{right + 8}" y1="{y:.1f}" y2="{label:.1f}"/>')
+        parts.append(f'<circle class="dot {colour}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>')
+        parts.append(f'<text class="name" x="{right + 12}" y="{label + 4:.1f}">{text(p.lever.name)}</text>')
+    return frame(f"{title_of(advice.judge.metric)} by device-hours", "".join(parts))
 
 
 def _interval_chart(advice: Advice) -> str:

@@ -72,6 +72,8 @@ def advise(
     jobs        runs side by side; None: one a core
     """
     started, folder_of_data = time.monotonic(), Path(data_dir) if data_dir else None
+    board = RaceBoard(quiet)
+    board.say([f"reading {log}"])
     fleet = read_fleet(log, reading)
     folder = Path(out) if out is not None else new_folder(f"advise-{Path(log).stem}")
     refuse_full(folder)
@@ -79,7 +81,9 @@ def advise(
     given: dict[str, Experiment] = {}
     if experiment is not None:
         given = {experiment.title or "as given": experiment} if isinstance(experiment, Experiment) else dict(experiment)
-    facts, wanted = diagnose(fleet), find_aim(aim)
+    wanted = find_aim(aim)
+    board.say([f"{fleet.clients:,} clients in {fleet.rounds:,} rounds; looking for groups and outages"])
+    facts = diagnose(fleet)
     if given:
         cases = [given_case(next(iter(given.values())), Path(log), reading, rounds, block_length(fleet))]
     else:
@@ -117,7 +121,7 @@ def advise(
         side_by_side = (jobs or cores()) if shared else 1
         plan = planned(cases, len(able), max(1.0, budget_seconds - ledger.spent), side_by_side, folder, tune)
         cases = [case.lasting(plan.rounds) for case in cases]
-        with TrialWorkers(side_by_side, folder_of_data) as workers, RaceBoard(quiet) as board:
+        with TrialWorkers(side_by_side, folder_of_data) as workers, board:
             board.say([f"· {words}" for words in summary(facts)])
             find = partial(levers_of, cases[0], track.clients, fleet, Path(log), reading, folder, folder_of_data)
             work = AdviceWork(

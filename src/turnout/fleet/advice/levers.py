@@ -84,10 +84,12 @@ def levers_of(
             f"ask {more} instead of {asked} clients, close with the first {replies} replies",
             FirstReplies(count=replies), f'{{kind="first-replies", count={replies}}}',
             **{"algorithm.selection": Count(more)}))  # fmt: skip
+        setting = f"{asking(more)} {found[-1].setting}"
+        found[-1] = replace(found[-1], setting=setting)
     if asked >= 8:
         fewer = Count(asked // 2)
         found.append(Lever(f"ask {fewer.clients}", f"ask {fewer.clients} instead of {asked} clients",
-                           f"--set 'algorithm.selection={{kind=\"count\", clients={fewer.clients}}}'",
+                           asking(fewer.clients),
                            {"algorithm.selection": fewer}, log.every))  # fmt: skip
     if replies >= 5:
         first = max(1, round(0.8 * replies))
@@ -102,6 +104,11 @@ def levers_of(
         found.append(closing(f"buffer of {replies // 2}", f"no rounds: a step after every {replies // 2} replies",
                              Buffered(size=replies // 2), f'{{kind="buffered", size={replies // 2}}}'))  # fmt: skip
     return found
+
+
+def asking(clients: int) -> str:
+    """The setting that asks so many clients."""
+    return f"--set 'algorithm.selection={{kind=\"count\", clients={clients}}}'"
 
 
 def _cut_again(case: RaceCase, log: ParticipationLog, path: Path, reading: Reading, folder: Path) -> list[Lever]:
@@ -131,9 +138,9 @@ def _cut_again(case: RaceCase, log: ParticipationLog, path: Path, reading: Readi
             changes["world.events"] = events_of(cut, chosen, rounds)
         else:
             made = replace(now, reading=replace(reading, every=f"{every:g}s"), length=block_length(cut))
-        name = f"rounds of {duration(every)}"
+        name, length = f"rounds of {duration(every)}", f"{every:g}s" if every % 60 else f"{every / 60:g}min"
         words = f"{rounds} rounds of {duration(every)} instead of {case.experiment.rounds} of {duration(log.every)}"
-        found.append(Lever(name, words, f"--every {every:g}s", {**changes, "world.participation": made}, every))
+        found.append(Lever(name, words, f"--every {length}", {**changes, "world.participation": made}, every))
     return found
 
 
@@ -209,4 +216,4 @@ def lever_sentence(one: PulledLever, now: PulledLever, judge: Judge) -> str:
                             ("time of a round", one.round_takes, now.round_takes)):  # fmt: skip
         if its > 0 and abs(mine / its - 1) > 0.02:
             parts.append(f"{mine / its:.2g} times the {what}")
-    return f"{one.lever.name}: {', '.join(parts)}"
+    return f"{one.lever.name} ({one.lever.setting}): {', '.join(parts)}"

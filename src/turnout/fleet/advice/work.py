@@ -106,7 +106,7 @@ class AdviceWork:
             spent=self.spent(),
             budget=self.budget,
         )
-        if found.recommended is not None and self.find_levers is not None and not self.over(LEVERS)():
+        if found.recommended is not None and self.find_levers is not None:
             self.levers = self.find_levers()
             found = self.pull(found, found.arm(found.recommended))
         return replace(found, spent_on=self.spent_on(found))

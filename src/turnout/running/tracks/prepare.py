@@ -25,6 +25,7 @@ from turnout.running.config.run_file import check_settings, lasting
 from turnout.running.tracks.building import (
     bound,
     build_model,
+    check_model,
     enrolment_of,
     first_calendar,
     load_weights,
@@ -40,7 +41,6 @@ from turnout.running.tracks.weights import Weights
 from turnout.runtimes.parted import open_runtime
 from turnout.runtimes.setup import Model, Setup
 from turnout.server.state import Server
-from turnout.tasks import check_model
 from turnout.types import storable
 from turnout.world.members import Members
 

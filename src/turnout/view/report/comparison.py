@@ -121,7 +121,7 @@ class Comparison:
             "best": self.best,
             "level": 0.95,
             "corrected_for": self.ranking.pairs,
-            "said": self.ranking.sentence(),
+            "sentence": self.ranking.sentence(),
             "variants": rows,
         }
 
@@ -132,7 +132,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         """The table for a notebook."""
         header, rows = self.cells()
-        words = {"title": self.heading(), "said": self.ranking.sentence(), "best": self.best}
+        words = {"title": self.heading(), "sentence": self.ranking.sentence(), "best": self.best}
         return render("comparison.html", header=header, rows=rows, **words)
 
 
