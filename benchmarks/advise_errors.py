@@ -56,7 +56,7 @@ Found = tuple[
 ]  # who is ahead, whether that is right, whether a wrong one is called best, seeds raced
 
 NOISE, OF_SEED = 0.02, 0.04  # deviations: of each run, and of all runs of a seed
-STRETCHES, OF_STRETCH = 12, 0.05  # of a log; how much each favours a candidate
+STRETCHES = 12  # of a log
 
 Level = Callable[[str, float], float]  # the accuracy of a candidate at a rate
 
@@ -70,7 +70,7 @@ class SyntheticCase:
     wrong     whether it is wrong to call a candidate best
     names     of the candidates
     collapse  the candidate that collapses in 3 % of the seeds
-    by_log    the candidate that stretches of a log favour, or not
+    by_log    how much stretches of a log favour the second candidate, as a deviation
     """
 
     name: str
@@ -78,7 +78,7 @@ class SyntheticCase:
     wrong: Callable[[str], bool]
     names: tuple[str, ...] = ("a", "b", "c")
     collapse: str = ""
-    by_log: str = ""
+    by_log: float = 0.0
 
 
 def peak(best: float, top: float, steps: float) -> float:
@@ -106,7 +106,8 @@ SYNTHETIC = (
     SyntheticCase("identical, two rates about equally good", flat, lambda name: True),
     SyntheticCase("the experiment's rate at the edge", low_edge, lambda name: True),
     SyntheticCase("ahead by 5 points, collapses in 3 %", ahead_by(0.05), lambda name: name == "b", collapse="b"),
-    SyntheticCase("equal, but each log favours one", ahead_by(0.0), lambda name: True, ("a", "b"), by_log="b"),
+    SyntheticCase("equal, but each log favours one", ahead_by(0.0), lambda name: True, ("a", "b"), by_log=0.05),
+    SyntheticCase("equal, each log favours one a little", ahead_by(0.0), lambda name: True, ("a", "b"), by_log=0.03),
     SyntheticCase("one is better by 4 points", ahead_by(0.04), lambda name: name != "b"),
 )
 
@@ -117,7 +118,7 @@ class Drawn(TrialWorkers):
     def __init__(self, case: SyntheticCase, repeat: int) -> None:
         super().__init__(1)
         self.case, self.repeat = case, repeat
-        self.stretches = [random.Random(f"{repeat} stretch {k}").gauss(0, OF_STRETCH) for k in range(STRETCHES)]
+        self.stretches = [random.Random(f"{repeat} stretch {k}").gauss(0, case.by_log) for k in range(STRETCHES)]
 
     def outcomes(
         self, work: Iterable[tuple[Trial, to.Experiment]], stop: Callable[[], bool] = lambda: False
@@ -134,7 +135,7 @@ class Drawn(TrialWorkers):
             return 0.1
         found = self.case.level(name, rate_of(trial.settings))
         found += draw("seed", seed).gauss(0, OF_SEED) + draw("run", trial[1:3], seed).gauss(0, NOISE)
-        if name == self.case.by_log:  # a bootstrap log has the same stretches in both of its runs
+        if self.case.by_log and name == "b":  # a bootstrap log has the same stretches in both of its runs
             again = draw("log", trial.seed).choices(self.stretches, k=STRETCHES)
             found += statistics.fmean(again)
         return found

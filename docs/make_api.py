@@ -21,7 +21,10 @@ from turnout.running.config.kinds import KINDS, ROLES, Role, all_kinds
 from turnout.testing import CHECKS
 
 HERE = Path(__file__).absolute().parent
-SETTINGS = (to.Experiment, to.World, to.Algorithm, to.Local, to.weighting.Shares, to.Membership, to.Evaluate, to.Stop)
+SETTINGS = (
+    to.Experiment, to.World, to.Algorithm, to.Local, to.weighting.Shares, to.Membership, to.Private, to.Evaluate,
+    to.Stop,
+)  # fmt: skip
 FUNCTIONS = (to.run, to.open_run, to.load_model, to.compare, to.advise)
 RESULTS = (to.Run, to.RunGroup)
 FIELD = re.compile(r"^( *)([a-z_]\w*(?:, [a-z_]\w*)*)  +(\S.*)$")

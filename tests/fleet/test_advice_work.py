@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -220,20 +221,23 @@ def test_where_logs_differ_much_another_log_might_not_agree_and_the_rounds_that_
 
 
 def test_the_interval_over_logs_adds_the_variance_from_log_to_log() -> None:
-    """d = -1 and +1 in turn about -10; the second runs repeat half of it: covariance 0.5 n / (n - 1)."""
-    first = {s: -10.0 + (-1) ** s for s in range(8)}
-    again = {s: -10.0 + 0.5 * (-1) ** s for s in range(8)}
+    """d = -1 and +1 in turn about -10; the second runs repeat half of it: the covariance is half the variance."""
+    first = {s: -10.0 + (-1) ** s for s in range(12)}
+    again = {s: -10.0 + 0.5 * (-1) ** s for s in range(12)}
     a, b, race = Arm("a", ""), Arm("b", ""), Race(("a", "b"), rates=1).joined("", ("a", "b"))
-    zero = dict.fromkeys(range(8), 0.0)
+    zero = dict.fromkeys(range(12), 0.0)
     alone = race.compared(b, a, {a: zero, b: first})
     found = compared_over_logs(race, a, b, {a: zero, b: first}, {a: zero, b: again}, rounds=50)
-    variance = 0.5 * 8 / 7
-    reach = t_quantile(1 - 0.0125, 7) * math.sqrt(variance)
+    variance = 12 / 11
+    between, of_both = variance / 2, variance * variance / 4
+    most = between + 1.6448536 * math.sqrt((of_both + between**2) / 11)
+    reach = NormalDist().inv_cdf(1 - 0.0125) * math.sqrt(most)
     assert alone.high is not None
     assert found.high == pytest.approx(-10 + math.hypot(alone.high + 10, reach))
-    assert (found.measured, found.rounds, found.spread) == (True, 0, pytest.approx(math.sqrt(variance)))
+    assert (found.measured, found.rounds, found.spread) == (True, 0, pytest.approx(math.sqrt(between)))
     bound = compared_over_logs(race, a, b, {a: zero, b: first}, {}, rounds=50)
-    assert (bound.measured, bound.spread) == (False, pytest.approx(math.sqrt(8 / 7)))
+    assert (bound.measured, bound.spread) == (False, pytest.approx(math.sqrt(variance)))
+    assert bound.high == pytest.approx(-10 + math.hypot(alone.high + 10, t_quantile(1 - 0.0125, 11) * bound.spread))
 
 
 def test_the_race_compares_the_mean_over_worlds_seed_by_seed(tmp_path: Path) -> None:

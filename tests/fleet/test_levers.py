@@ -12,9 +12,12 @@ from turnout.fleet import Reading, read_fleet
 from turnout.fleet.advice.candidates import AIMS, Judge
 from turnout.fleet.advice.cases import stand_ins
 from turnout.fleet.advice.levers import AS_NOW, Lever, PulledLever, levers_of, pulled
+from turnout.fleet.advice.privacy import private_levers, replies_with_rest
 from turnout.fleet.advice.trials import TrialOutcome, measure
 from turnout.fleet.diagnosis import diagnose
 from turnout.fleet.example import ExampleFleet
+from turnout.running.config.read import parse_value
+from turnout.running.config.variants import with_value
 
 JUDGE = Judge.of(AIMS["accuracy"], to.tasks.Classification())
 
@@ -63,7 +66,7 @@ def test_a_log_with_times_is_cut_again_for_the_same_clients_and_every_lever_runs
     case = stand_ins(fleet, diagnose(fleet), tmp_path, rounds=12)[0]
     levers = {lever.name: lever for lever in levers_of(case, 20, fleet, log, reading, tmp_path, None)}
     assert {"rounds of 30 min", "rounds of 2 h"} <= set(levers)
-    assert sum(name.split()[0] in ("ask", "wait", "deadline", "buffer") for name in levers) >= 3
+    assert sum(name.split()[0] in ("ask", "rest", "wait", "deadline", "buffer") for name in levers) >= 4
     longer = levers["rounds of 2 h"].on(case.experiment)
     assert (longer.rounds, levers["rounds of 2 h"].every) == (6, 7200.0)
     cut = longer.world.participation.log
@@ -86,3 +89,36 @@ def test_a_log_of_rounds_is_not_cut_again(tmp_path: Path) -> None:
     found = levers_of(case, 6, fleet, tmp_path / "log.csv", Reading(), tmp_path, None)
     assert found[0].name == AS_NOW
     assert not any("rounds of" in lever.name for lever in found)
+
+
+def test_a_client_that_rests_takes_part_less_often(tmp_path: Path) -> None:
+    """Client a comes in every round, b in every third, in rounds 0, 3 and 6 of 8; b is never slowed down by three."""
+    rows = [f"{t},a,1" for t in range(8)] + [f"{t},b,{int(t % 3 == 0)}" for t in range(8)]
+    (tmp_path / "log.csv").write_text("round,client,work\n" + "\n".join(rows) + "\n")
+    log = read_fleet(tmp_path / "log.csv")
+    assert replies_with_rest(log, 1) == (8 + 3) / 8
+    assert replies_with_rest(log, 3) == (3 + 3) / 8  # a in rounds 0, 3, 6
+    assert replies_with_rest(log, 4) == (2 + 2) / 8  # a in 0 and 4, b in 0 and 6
+
+
+def test_private_settings_reach_epsilon_for_the_fleet_and_stand_ins_have_its_noise_in_the_mean(tmp_path: Path) -> None:
+    rows = [f"{t},{c},{int((t + c) % 2)}" for t in range(40) for c in range(60)]
+    (tmp_path / "log.csv").write_text("round,client,work\n" + "\n".join(rows) + "\n")
+    fleet = read_fleet(tmp_path / "log.csv")
+    case = stand_ins(fleet, diagnose(fleet), tmp_path, rounds=24)[0]
+    levers = private_levers(case, 40, fleet, epsilon=4.0, delta=1e-4, data_dir=None)
+    assert levers[0].name == AS_NOW
+    assert [lever.name.split(",")[0] for lever in levers[1::3]] == ["b=1", "b=4", "b=12"]
+    for lever in levers[1:]:
+        part = lever.changes["algorithm.privacy"]
+        left = replies_with_rest(fleet, part.min_separation)
+        whole = replace(part, n0=left, noise_multiplier=None, epsilon=4.0).tied(24)
+        state = whole.begin()
+        assert whole.epsilon_after(state, 24) == pytest.approx(4.0)
+        assert part.noise_multiplier / part.n0 == pytest.approx(state["multiplier"] / left)  # of a mean
+        assert f"k={-(-24 // part.min_separation)}" in lever.name
+        settings = parse_value(lever.setting.split("=", 1)[1].rstrip("'"))
+        assert with_value(case.experiment, "algorithm.privacy", settings).algorithm.privacy == replace(
+            part, n0=float(f"{left:.3g}"), noise_multiplier=None, epsilon=4.0
+        )
+    assert not measure(levers[1].on(case.experiment)).diverged

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import turnout as to
+from parity import RUNTIMES, RuntimeComparison, acceptable
 from same_rows import same
 from turnout.errors import UserError
 from turnout.parts.privacy.accountant import epsilon_of
@@ -24,6 +25,7 @@ from turnout.parts.selection import MinSeparation
 from turnout.running.loop import begin, rounds_of
 from turnout.running.records.checkpoint import rounds_done
 from turnout.running.records.records import Records
+from turnout.runtimes.crew import WORKERS
 from turnout.world.members import Members
 from worlds import folder_run, local_updates, play, ready, stopped_and_resumed, walk, world
 
@@ -375,3 +377,22 @@ def test_it_is_written_and_read_as_toml(tmp_path: Path):
     run = folder_run(experiment, tmp_path / "run")
     assert to.open_run(tmp_path / "run").experiment == experiment
     assert epsilons(run)[-1] <= 2.0 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["plain loop", pytest.param("two processes", marks=pytest.mark.slow), pytest.param("Ray", marks=pytest.mark.slow)],
+)
+def test_noise_is_the_same_on_every_runtime(name):
+    """Only the server draws: results differ by rounding of the clients' work at most, and not at all where it moves."""
+    experiment = to.Experiment(
+        world=to.World(to.data.Synthetic(clients=12), to.participation.Dropout(0.3)),
+        algorithm=to.Algorithm(
+            local=STEPS, terms=[to.terms.Scaffold()], selection=to.selection.Count(5),
+            privacy=private(noise_multiplier=1.0, noise="blt", min_separation=2),
+        ),
+        rounds=4,
+    )  # fmt: skip
+    elsewhere = RUNTIMES[name]
+    with WORKERS.reused():
+        assert acceptable(RuntimeComparison(experiment).with_(elsewhere), elsewhere)

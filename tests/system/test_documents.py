@@ -34,7 +34,11 @@ NOT_RUN = {
     "README.md": ["it installs packages"],
     "install.md": ["it installs packages", "it takes an hour and installs Debian packages"],
     "experiments-and-runs.md": ["it runs until it is interrupted"],
-    "fleets-and-advice.md": ["it takes minutes"],
+    "fleets-and-advice.md": [
+        "it takes minutes",
+        "it takes minutes",
+        "it needs a SuperLink, and make test-slow starts one",
+    ],
     "devices-and-clusters.md": [
         "it needs several GPUs",
         "it starts a Ray cluster",

@@ -144,6 +144,10 @@ Levers = Annotated[
 Export = Annotated[
     str | None, typer.Option(metavar="flower", help="Write the method as a strategy for Flower, into DIR/flower.")
 ]
+Epsilon = Annotated[
+    float | None, typer.Option(min=0, metavar="E", help="Of differential privacy: which settings reach it.")
+]
+Delta = Annotated[float | None, typer.Option(min=0, metavar="D", help="δ beside --epsilon, below 1 / clients.")]
 Watts = Annotated[float | None, typer.Option(min=0, metavar="W", help="Of a device at work, for energy.")]
 
 
@@ -163,6 +167,8 @@ def advise(
     levers: Levers = True,
     watts: Watts = None,
     export: Export = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
     reading: Reading = AS_GUESSED,
     jobs: Jobs = None,
     quiet: Quiet = False,
@@ -182,6 +188,7 @@ def advise(
     turnout advise turnout.csv my.toml --for worst-tenth --budget 1h --out advice
     turnout advise turnout.csv my.toml --also algorithm.weighting=my_module:Mine
     turnout advise checkins.csv --every 1h --watts 3 --export flower --out advice
+    turnout advise checkins.csv --every 1h --epsilon 4 --delta 1e-6
     """
     from turnout.cli.planning import check_numbers, read_source
     from turnout.fleet.advice import advise as advised
@@ -198,8 +205,8 @@ def advise(
     try:
         found = advised(
             log, given, aim=aim, budget=budget, out=folder, reading=reading, also=also or (), only=only or (),
-            rounds=rounds, seeds=seeds, tune=tune, levers=levers, watts=watts, jobs=jobs, quiet=quiet,
-            data_dir=data_dir,
+            rounds=rounds, seeds=seeds, tune=tune, levers=levers, watts=watts, epsilon=epsilon, delta=delta,
+            jobs=jobs, quiet=quiet, data_dir=data_dir,
         )  # fmt: skip
     except KeyboardInterrupt:
         again = [*sys.argv[1:], *([] if out else ["--out", str(folder)])]

@@ -61,7 +61,7 @@ def _of_run(folder: Path) -> list[str]:
     private = private.tied(run.experiment.rounds)
     state = private.begin()
     with run.records() as records:
-        columns, done = records.rounds(), (records.last_round() or -1) + 1
+        columns, done = records.rounds(), run.rounds()
     found = {n: np.asarray(columns.get(n, [np.nan]), dtype=float) for n in ("epsilon", "epsilon_realised")}
     so_far, realised = (float(np.nanmax(value)) if np.isfinite(value).any() else 0.0 for value in found.values())
     often = "as often as that allows" if private.most is None else f"at most {private.most} times"

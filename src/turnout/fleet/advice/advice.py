@@ -23,7 +23,7 @@ from turnout.fleet.advice.race import BOUND, LOOKS, Arm, Race, Scores, mean
 from turnout.fleet.advice.trials import TrialOutcome
 from turnout.fleet.diagnosis import Diagnosis
 from turnout.running.charts.page import renderer
-from turnout.running.charts.units import duration, show, size
+from turnout.running.charts.units import duration, show, size, title_of
 from turnout.statistics import Ranking, compare, words_of
 
 RunOutcomes = Mapping[tuple[str, int], TrialOutcome]  # by world and seed
@@ -141,6 +141,7 @@ class Advice:
     spent       seconds
     budget      seconds
     levers      settings of production, tried on the recommended method
+    levers_on   the method that they were tried on
     watts       of a device at work, if known
     spent_on    seconds by what they were for
     warnings    about the log and the data
@@ -164,6 +165,7 @@ class Advice:
     spent: float
     budget: float
     levers: Sequence[PulledLever] = ()
+    levers_on: str = ""
     watts: float | None = None
     spent_on: Mapping[str, float] = field(default_factory=dict)
     warnings: Sequence[str] = ()
@@ -224,9 +226,10 @@ class Advice:
         assert sure is not None
         found = []
         if open_ := [rival.name for rival in sure.rivals if not rival.decides]:
-            needed = sure.rounds_needed
-            rounds = f" (about {float(f'{needed:.2g}'):,.0f} rounds of log would decide)" if needed else ""
-            found.append(f"another log of this fleet might not put {words_of(open_)} behind{rounds}")
+            rounds = "more seeds may show it"
+            if needed := sure.rounds_needed:
+                rounds = f"about {float(f'{needed:.2g}'):,.0f} rounds of log would decide"
+            found.append(f"another log of this fleet might not put {words_of(open_)} behind ({rounds})")
         if not sure.collapses_rarely:
             found.append(f"{self.collapse_words(sure.arm)}, and best takes {SEEDS_NEEDED} seeds without a collapse")
         return "; ".join(found)
@@ -338,6 +341,19 @@ class Advice:
         now = next((one for one in self.levers if one.lever.name == AS_NOW), None)
         return [words for one in self.levers if now and (words := lever_sentence(one, now, self.judge))]
 
+    def privacy_sentence(self) -> str:
+        """The best of the private settings with what it costs; empty without any."""
+        private = [one for one in self.levers if "algorithm.privacy" in one.lever.changes]
+        now = next((one for one in self.levers if one.lever.name == AS_NOW), None)
+        if not private or now is None:
+            return ""
+        one = max(private, key=lambda one: one.score)
+        s, ends = one.against, ""
+        if s is not None and s.gap is not None:
+            ends = f", {self.gap_text(s.gap, s.low, s.high)} beside {self.levers_on} without privacy"
+        accuracy = f"{title_of(self.judge.metric).lower()} {self.score_text(one.score)}{ends}"
+        return f"private with {one.lever.name}: {one.lever.about}; {accuracy}"
+
     def next_steps(self) -> list[str]:
         """What to do with the answer: commands, and levers that help or save without a loss that matters."""
         if self.recommended is None:
@@ -346,6 +362,8 @@ class Advice:
         if not self.best:
             more = "which of them" if not self.ahead else f"whether {self.ahead}"
             found.append(f"to know {more} is best: the same command with a larger --budget and --out {self.folder}")
+        if private := self.privacy_sentence():
+            return [*found, private]
         now = next((one for one in self.levers if one.lever.name == AS_NOW), None)
         for one in self.levers:
             s = one.against

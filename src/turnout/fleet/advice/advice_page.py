@@ -134,7 +134,7 @@ def _sure(advice: Advice) -> Markup:
 def _levers(advice: Advice) -> Markup:
     """Levers of production with what they cost, and the picture of accuracy against device-hours."""
     note = (
-        f"Settings of production, tried on {advice.recommended}; differences are to the fleet as it is now, paired by "
+        f"Settings of production, tried on {advice.levers_on}; differences are to the fleet as it is now, paired by "
         "seed, with intervals that hold for all of them at once. Devices of an experiment without them are assumed: "
         "10 samples a second, within a factor of 1.6 in two of three cases. A round takes as long as its last reply. "
         "The line in the picture joins what no other lever beats in both."

@@ -18,6 +18,7 @@ from turnout.fleet.advice.budget import RaceBoard, planned
 from turnout.fleet.advice.candidates import PLAIN, Candidate, Judge, find_aim, given_candidates, known_candidates
 from turnout.fleet.advice.cases import ROUNDS, RaceCase, given_case, stand_ins
 from turnout.fleet.advice.levers import levers_of
+from turnout.fleet.advice.privacy import private_levers
 from turnout.fleet.advice.race import LOOKS
 from turnout.fleet.advice.trials import TrialLedger, TrialWorkers, refuse_full
 from turnout.fleet.advice.work import AdviceWork
@@ -49,6 +50,8 @@ def advise(
     tune: bool = True,
     levers: bool = True,
     watts: float | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
     first_seed: int = 0,
     jobs: int | None = None,
     quiet: bool = False,
@@ -68,9 +71,13 @@ def advise(
     tune        whether every candidate races at several learning rates
     levers      whether levers of production are tried on the recommended method
     watts       of a device at work, for its energy
+    epsilon     ε of differential privacy: its settings are tried instead of levers; with `delta`
+    delta       δ
     first_seed  seeds are counted from here: another one repeats the whole advice with other draws
     jobs        runs side by side; None: one a core
     """
+    if (epsilon is None) != (delta is None):
+        raise UserError("privacy takes both epsilon and delta: --epsilon 4 --delta 1e-6")
     started, folder_of_data = time.monotonic(), Path(data_dir) if data_dir else None
     board = RaceBoard(quiet)
     board.say([f"reading {log}"])
@@ -111,6 +118,7 @@ def advise(
             "reading": repr(reading),
             "aim": aim,
             "first_seed": first_seed,
+            **({} if epsilon is None else {"privacy": [epsilon, delta]}),
             "candidates": {c.name: repr(dict(c.changes)) for c in able},
             "worlds": {case.name: repr(case.experiment.world.data) + repr(case.experiment.model) for case in cases},
         }
@@ -124,6 +132,8 @@ def advise(
         with TrialWorkers(side_by_side, folder_of_data) as workers, board:
             board.say([f"· {words}" for words in summary(facts)])
             find = partial(levers_of, cases[0], track.clients, fleet, Path(log), reading, folder, folder_of_data)
+            if epsilon is not None and delta is not None:
+                find = partial(private_levers, cases[0], track.clients, fleet, epsilon, delta, folder_of_data)
             work = AdviceWork(
                 able, cases, Judge.of(wanted, cases[0].experiment.task), plan, ledger, workers, board,
                 budget_seconds, started - ledger.spent, seeds or LOOKS[-1], first_seed,

@@ -3,8 +3,9 @@
 **One log is one sample.** The race shows which candidate is ahead on this log. Another log of the same fleet would
 give another mean difference. How far they are apart is found by running seeds a second time: run s and its second have
 the same bootstrap log and nothing else in common, so the covariance of their differences is the variance from log to
-log. It is added to the interval of the race; it does not shrink with more seeds, only with a longer log, in proportion
-to its rounds, which gives the number of rounds that would decide. Where all of the variance over seeds, taken as that
+log. Its upper bound (95 %, because a covariance of few runs is often too small, or below 0) is added to the interval of
+the race. The variance does not shrink with more seeds, only with a longer log, in proportion to its rounds, which gives
+the number of rounds that would decide. Where all of the variance over seeds, taken as that
 of logs, leaves a candidate behind, no second runs are needed; the others get more seeds, and second runs, until they
 are behind for the fleet too.
 
@@ -18,12 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from turnout.fleet.advice.race import ERROR, LOOKS, Arm, Race, Scores, mean
-from turnout.statistics import difference, share_at_most, t_quantile
+from turnout.statistics import LEVEL, difference, share_at_most, t_quantile
 
 TOLERATED = 0.03  # of seeds that collapse: a candidate that may collapse more often is not called best
-LOOKS_AGAIN = tuple(look for look in LOOKS if 12 <= look <= 64)  # seeds that are run a second time
+LOOKS_AGAIN = tuple(look for look in LOOKS if 12 <= look <= 128)  # seeds that are run a second time
+SURELY = NormalDist().inv_cdf(LEVEL)  # of the upper bound of a variance that is estimated
 
 
 def upper_bound(collapses: int, seeds: int) -> float:
@@ -45,9 +48,9 @@ class RivalGap:
     name       the other candidate, at its best rate
     gap        its difference to the one ahead
     low, high  the interval, with the variance from log to log
-    spread     the deviation of the difference from log to log
+    spread     the deviation of the difference from log to log, as estimated; the interval has its upper bound
     measured   whether runs were repeated to find it; else it is an upper bound
-    rounds     of a log that would decide; 0: this one does
+    rounds     of a longer log that would decide; 0: this one does, or may with more seeds
     """
 
     name: str
@@ -73,17 +76,21 @@ def compared_over_logs(
     assert s.high is not None
     gaps = difference(scores[rival], scores[ahead])
     second = difference(again[rival], again[ahead]) if again.get(rival) and again.get(ahead) else {}
-    if measured := len(second) >= LOOKS[0]:
+    one_sided = 1 - ERROR / 2 / race.others
+    if measured := len(second) >= LOOKS_AGAIN[0]:
         first = {seed: gaps[seed] for seed in second}
-        variance, seeds = max(0.0, covariance(first, second)), len(second)
-    else:
-        variance, seeds = covariance(gaps, gaps), len(gaps)
-    reach = t_quantile(1 - ERROR / 2 / race.others, seeds - 1) * math.sqrt(variance)
+        between = covariance(first, second)
+        product = covariance(first, first) * covariance(second, second)
+        most = between + SURELY * math.sqrt((product + between**2) / (len(second) - 1))
+        quantile = NormalDist().inv_cdf(one_sided)
+    else:  # all of the variance over seeds, as if it were that of logs
+        between = most = covariance(gaps, gaps)
+        quantile = t_quantile(one_sided, len(gaps) - 1)
+    reach = quantile * math.sqrt(max(0.0, most))
     low, high = s.gap - math.hypot(s.gap - s.low, reach), s.gap + math.hypot(s.high - s.gap, reach)
-    needed, within = 0, s.gap**2 - (s.high - s.gap) ** 2
-    if high >= 0 and within > 0:
-        needed = math.ceil(rounds * reach**2 / within)
-    return RivalGap(rival.candidate, s.gap, low, high, math.sqrt(variance), measured, needed)
+    within, spread = s.gap**2 - (s.high - s.gap) ** 2, math.sqrt(max(0.0, between))
+    needed = math.ceil(rounds * (quantile * spread) ** 2 / within) if high >= 0 and within > 0 and measured else 0
+    return RivalGap(rival.candidate, s.gap, low, high, spread, measured, needed if needed > rounds else 0)
 
 
 def covariance(first: Mapping[int, float], second: Mapping[int, float]) -> float:

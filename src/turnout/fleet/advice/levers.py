@@ -8,7 +8,7 @@ the difference to the fleet as it is now is paired by seed. Each has its cost: t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +23,7 @@ from turnout.fleet.advice.trials import TrialOutcome, measure
 from turnout.fleet.blocks import block_length
 from turnout.fleet.fleet_participation import FleetLog
 from turnout.parts.closing import Buffered, Deadline, FirstReplies
-from turnout.parts.selection import Count, Fraction
+from turnout.parts.selection import Count, Fraction, MinSeparation
 from turnout.running.charts.units import duration
 from turnout.statistics import Standing, standing
 
@@ -31,6 +31,7 @@ AS_NOW = "as it is now"
 CUTS = (0.5, 2.0, 4.0)  # times the length of a round
 MOST_LEVER_SEEDS = 16
 PILOT = 4  # rounds whose time is taken
+REST = 4  # rounds between two participations of a client
 MORE = 1.3  # times the clients, asked so that enough reply
 
 
@@ -61,9 +62,9 @@ class Lever:
 
 def levers_of(
     case: RaceCase, clients: int, log: ParticipationLog, path: Path, reading: Reading, folder: Path,
-    data_dir: Path | None,
+    data_dir: Path | None, stop: Callable[[], bool] = lambda: False,
 ) -> list[Lever]:  # fmt: skip
-    """The levers that this fleet has; the first is the fleet as it is now."""
+    """The levers that this fleet has; the first is the fleet as it is now. The log is cut again until `stop`."""
     experiment = case.experiment
     pilot = measure(experiment.but(rounds=PILOT, **{"world.events": ()}), data_dir)
     round_takes, came = pilot.waited / PILOT, log.work_N.size and float((log.work_N > 0).sum() / log.asked_M.sum())
@@ -72,7 +73,7 @@ def levers_of(
     asked = selection.clients if isinstance(selection, Count) else max(1, round(part * clients))
     replies = max(1, round(asked * came))
     found = [Lever(AS_NOW, "the fleet as the log has it", every=log.every)]
-    found += _cut_again(case, log, path, reading, folder)
+    found += _cut_again(case, log, path, reading, folder, stop)
 
     def closing(name: str, about: str, made: Any, setting: str, **more: Any) -> Lever:
         changes = {"algorithm.closing": made, **more}
@@ -91,6 +92,10 @@ def levers_of(
         found.append(Lever(f"ask {fewer.clients}", f"ask {fewer.clients} instead of {asked} clients",
                            asking(fewer.clients),
                            {"algorithm.selection": fewer}, log.every))  # fmt: skip
+    rest = MinSeparation(REST, of=selection)
+    found.append(Lever(f"rest {REST} rounds", f"a client that took part is not asked again for {REST} rounds",
+                       f"--set 'algorithm.selection={{kind=\"min-separation\", separation={REST}}}'",
+                       {"algorithm.selection": rest}, log.every))  # fmt: skip
     if replies >= 5:
         first = max(1, round(0.8 * replies))
         found.append(closing(f"wait for {first}", f"close with the first {first} replies, of about {replies} that come",
@@ -111,13 +116,17 @@ def asking(clients: int) -> str:
     return f"--set 'algorithm.selection={{kind=\"count\", clients={clients}}}'"
 
 
-def _cut_again(case: RaceCase, log: ParticipationLog, path: Path, reading: Reading, folder: Path) -> list[Lever]:
+def _cut_again(
+    case: RaceCase, log: ParticipationLog, path: Path, reading: Reading, folder: Path, stop: Callable[[], bool]
+) -> list[Lever]:
     """Rounds of other lengths, over as much time of the log; none if the log has rounds and not times."""
     found: list[Lever] = []
     now = case.experiment.world.participation
     if log.every is None or not isinstance(now, FleetLog):
         return found
     for times in CUTS:
+        if stop():
+            break
         every = log.every * times
         rounds = round(case.experiment.rounds / times)
         try:
@@ -215,5 +224,5 @@ def lever_sentence(one: PulledLever, now: PulledLever, judge: Judge) -> str:
     for what, mine, its in (("device-hours", one.device_hours, now.device_hours), ("bytes", one.sent, now.sent),
                             ("time of a round", one.round_takes, now.round_takes)):  # fmt: skip
         if its > 0 and abs(mine / its - 1) > 0.02:
-            parts.append(f"{mine / its:.2g} times the {what}")
+            parts.append(f"{mine / its:.2f} times the {what}")
     return f"{one.lever.name} ({one.lever.setting}): {', '.join(parts)}"

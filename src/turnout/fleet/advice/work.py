@@ -23,7 +23,7 @@ from turnout.fleet.advice.budget import (
     RaceBoard,
     RacePlan,
 )
-from turnout.fleet.advice.candidates import STEPS, Candidate, Judge, rate_of, settings_of, with_rate
+from turnout.fleet.advice.candidates import PLAIN, STEPS, Candidate, Judge, rate_of, settings_of, with_rate
 from turnout.fleet.advice.cases import RaceCase
 from turnout.fleet.advice.certainty import LOOKS_AGAIN, SEEDS_NEEDED, Certainty, RivalGap, compared_over_logs
 from turnout.fleet.advice.levers import MOST_LEVER_SEEDS, Lever, pulled
@@ -66,7 +66,7 @@ class AdviceWork:
     started: float
     most_seeds: int
     first_seed: int
-    find_levers: Callable[[], Sequence[Lever]] | None = None
+    find_levers: Callable[..., Sequence[Lever]] | None = None
     levers: Sequence[Lever] = ()
     watts: float | None = None
     steps: list[int] = field(default_factory=list)
@@ -107,7 +107,7 @@ class AdviceWork:
             budget=self.budget,
         )
         if found.recommended is not None and self.find_levers is not None:
-            self.levers = self.find_levers()
+            self.levers = self.find_levers(stop=self.over(LEVERS))
             found = self.pull(found, found.arm(found.recommended))
         return replace(found, spent_on=self.spent_on(found))
 
@@ -221,14 +221,10 @@ class AdviceWork:
 
     def pull(self, found: Advice, arm: Arm) -> Advice:
         """The advice with the levers that can be tried on the recommended method."""
-        able, refused = list[Lever](), dict[str, str]()
-        for lever in self.levers:
-            try:
-                trial = Trial(LEVER, *arm, lever.case_of(self.worlds[0]), 0)
-                prepare(self._experiment(trial), self.workers.data_dir).runtime.close()
-                able.append(lever)
-            except UserError as error:
-                refused[lever.name] = str(error)
+        able, refused = self._able_levers(arm)
+        if len(able) < 2 and PLAIN in found.race.names:  # the method cannot be combined with any
+            arm = found.arm(PLAIN)
+            able, refused = self._able_levers(arm)
         for seed in range(min(MOST_LEVER_SEEDS, self.most_seeds)):
             trials = [Trial(LEVER, *arm, lever.case_of(w), seed) for lever, w in product(able, self.worlds)]
             if not self._run(trials, f"{LEVERS}: seed {seed} of {len(able)} settings", self.over(LEVERS)):
@@ -238,7 +234,20 @@ class AdviceWork:
             if outcome := self.ledger.outcomes.get(Trial(LEVER, *arm, lever.case_of(world), seed)):
                 outcomes[lever.name][world, seed] = outcome
         made = pulled(able, outcomes, self.judge, self.worlds, self.plan.rounds, self.watts)
-        return replace(found, levers=made, refused={**found.refused, **refused}, spent=self.spent())
+        refused = {**found.refused, **refused}
+        return replace(found, levers=made, levers_on=arm.candidate, refused=refused, spent=self.spent())
+
+    def _able_levers(self, arm: Arm) -> tuple[list[Lever], dict[str, str]]:
+        """The levers that go with a method, and why the others do not."""
+        able, refused = list[Lever](), dict[str, str]()
+        for lever in self.levers:
+            try:
+                trial = Trial(LEVER, *arm, lever.case_of(self.worlds[0]), 0)
+                prepare(self._experiment(trial), self.workers.data_dir).runtime.close()
+                able.append(lever)
+            except UserError as error:
+                refused[lever.name] = str(error)
+        return able, refused
 
     def spent_on(self, found: Advice) -> dict[str, float]:
         """Seconds of this machine's jobs by what they were for."""

@@ -33,7 +33,7 @@ class Private:
     """Clip each client's contribution, add noise to the sum, and let each client take part at most so often.
 
     clip              C: the longest contribution of one client to a round; the first one with `quantile`
-    n0                the noised sum is divided by this, whoever replies: about as many as reply in a round
+    n0                the noised sum is divided by this in every round: about as many clients as reply
     delta             δ; below 1 / the number of clients
     epsilon           ε for all rounds together: sets the noise, or is a budget beside `noise_multiplier`; a run that
                       would exceed it stops before that round
