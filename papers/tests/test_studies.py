@@ -265,7 +265,7 @@ def test_settings_of_the_published_experiment() -> None:
     ]
     assert caps == [2000, 6000, 600, 6000]
     variants = {n: e for part in participation.plan("paper").parts for n, e in part.variants.items()}
-    assert len(variants) == 7 * 24 + 3 * 2
+    assert len(variants) == 9 * 24 + 4 * 2
     local = {n.split()[0]: e.algorithm.local for n, e in variants.items()}
     rates = {n: (v.optimizer.lr, v.batch_size, v.full_work) for n, v in local.items()}
     assert rates == {"SYNTHETIC": (1.0, 20, 5), "MNIST": (2e-3, 10, 5), "EMNIST": (5e-4, 10, 5)}
