@@ -269,7 +269,7 @@ def test_settings_of_the_published_experiment() -> None:
     local = {n.split()[0]: e.algorithm.local for n, e in variants.items()}
     rates = {n: (v.optimizer.lr, v.batch_size, v.full_work) for n, v in local.items()}
     assert rates == {"SYNTHETIC": (1.0, 20, 5), "MNIST": (2e-3, 10, 5), "EMNIST": (5e-4, 10, 5)}
-    assert [variants[f"{n} IID T=1 A"].world.data.clients for n in size.data] == [50, 100, 62]  # type: ignore[attr-defined]
+    assert [variants[f"{n} IID T=1 A"].world.data.clients for n in size.data] == [50, 100, 100, 62]  # type: ignore[attr-defined]
 
 
 # -- bias
