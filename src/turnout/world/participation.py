@@ -11,8 +11,10 @@ or attempts at once.
 from __future__ import annotations
 
 import math
+import traceback
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import torch
@@ -37,6 +39,8 @@ __all__ = [
     "TurnoutLog",
 ]
 
+SIGNATURE = "(client_C, t, full_work, seed, groups)"
+
 
 class Participation(Protocol):
     """The fraction of the work that each asked client finishes in round t: float64 in [0, 1], 0 = absent.
@@ -45,7 +49,27 @@ class Participation(Protocol):
     has groups. One that needs names or sample counts has `tied_to_clients(enrolment, rounds)` too (enrolment.py).
     """
 
-    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor: ...
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
+        """One number for each client of `client_C`. A draw depends on the seed, the round and the client alone, not on
+        earlier calls nor on the other clients: `turnout.rng.uniform(seed, "mine", t, ids=client_C)` is such a draw."""
+
+
+def fraction_of(
+    participation: Participation, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None
+) -> Tensor:
+    """The fractions of a participation; an exception in it is an error that names the part and its line."""
+    try:
+        return participation.fraction(client_C, t, full_work, seed, groups)
+    except UserError:
+        raise
+    except Exception as error:  # any failure of a user's part
+        called = f"world.participation: {type(participation).__name__}.fraction"
+        frames = traceback.extract_tb(error.__traceback__)[1:]
+        if not frames:  # the call itself failed
+            raise UserError(f"{called} is called with {SIGNATURE}: {error}") from error
+        raise UserError(
+            f"{called} raised {type(error).__name__}: {error} ({Path(frames[0].filename).name}:{frames[0].lineno})"
+        ) from error
 
 
 def finished(
@@ -53,7 +77,7 @@ def finished(
 ) -> Tensor:
     """The fractions of a participation, checked to be one number in [0, 1] for each client."""
     with stage("participation"):
-        fraction_C = participation.fraction(client_C, t, full_work, seed, groups)
+        fraction_C = fraction_of(participation, client_C, t, full_work, seed, groups)
     fits = len(fraction_C) == len(client_C)
     if not fits or (len(fraction_C) and not 0 <= float(fraction_C.min()) <= float(fraction_C.max()) <= 1):  # nor NaN
         wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))
