@@ -38,7 +38,10 @@ def experiment(name: str, noise: str | None, device: str, rounds: int) -> to.Exp
     owner = torch.arange(clients).repeat_interleave(each)
     private = None
     if noise is not None:
-        private = to.Private(1.0, n0=cohort, delta=1e-6, epsilon=8, noise=noise, min_separation=SEPARATION)
+        little = 1e-3  # or a large model would diverge; it costs the same
+        private = to.Private(
+            1.0, n0=cohort, delta=1e-6, noise_multiplier=little, noise=noise, min_separation=SEPARATION
+        )
     return to.Experiment(
         to.World(to.data.Own(x, y, owner, test=(x[:10], y[:10]), test_share=0.0)),
         model,

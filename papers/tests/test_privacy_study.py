@@ -27,9 +27,9 @@ def test_the_claims_hold_for_numbers_that_bear_them_out():
 
 
 def test_what_arrives_of_the_predicted_gain():
-    found = privacy.arrived(all_as_claimed(), "digits", 1.0, 10, privacy.BLT)
+    found = privacy.arrived(all_as_claimed(), "digits", 4.0, 10, privacy.BLT)
     assert list(found.values()) == pytest.approx([75.0] * 3)
-    assert privacy.arrived(Curves({}), "digits", 1.0, 10, privacy.BLT) == {}
+    assert privacy.arrived(Curves({}), "digits", 4.0, 10, privacy.BLT) == {}
 
 
 def test_noise_divided_by_the_gain_has_a_larger_epsilon():

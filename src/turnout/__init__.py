@@ -14,7 +14,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 # MKL's small products round by the memory address of their operands unless this is set before the first product: on AMD
 # the same client would then round differently in another process. AUTO costs nothing measurable; COMPATIBLE 2.4 times.

@@ -24,6 +24,7 @@ from turnout.parts.local import Local
 from turnout.parts.membership.policy import Membership
 from turnout.parts.mixing import Mixing, SharedStart
 from turnout.parts.privacy.private import Private
+from turnout.parts.secure import SecureSum
 from turnout.parts.selection import Everyone, Selection
 from turnout.parts.server import ServerSGD, ServerStep
 from turnout.parts.substitution.base import NoSubstitution, Substitution
@@ -135,6 +136,7 @@ class Algorithm:
                     paper's literal form)
     max_weight      cap of the whole coefficient of one update: share, boost, borrowed shares, N/K, E/s wherever it is
                     applied, and the discount of a late reply (off by default: a large N/K or E/s is part of a scheme)
+    secure          the server learns only sums of updates: SecureSum(), or true; None: it sees each update
     nonfinite       a client whose update is not finite: "stop" the simulation with an error, or count the client as
                     "absent", as a deployment always does
     """
@@ -157,6 +159,7 @@ class Algorithm:
     privacy: Private | None = None
     scale_at: str = "client"
     max_weight: float | None = None
+    secure: SecureSum | bool | None = None
     nonfinite: str = "stop"
 
     @property
@@ -176,6 +179,8 @@ class Algorithm:
                 f"algorithm.personal = {self.personal!r} is no rule for what stays home: give personal.batch_norm, "
                 "personal.Named('head.*'), or a function of a name and the model"
             )
+        if isinstance(self.secure, bool):
+            object.__setattr__(self, "secure", SecureSum() if self.secure else None)
         check_settings(self, scale_at=("client", "server"), nonfinite=("stop", "absent"), max_weight="(0, inf]")
         if self.privacy is not None:
             check_part("algorithm.privacy", self.privacy, Private, "Private(clip=1.0, n0=50, epsilon=4, delta=1e-6)")

@@ -40,6 +40,7 @@ from turnout.parts.membership.policy import Membership
 from turnout.parts.optimizers import SGD, Adam, AdamW
 from turnout.parts.privacy.private import Private
 from turnout.parts.schedules import InverseClock
+from turnout.parts.secure import SecureSum
 from turnout.running import runs
 from turnout.running.config.kinds import KINDS, ROLES
 from turnout.running.result import Run, RunGroup, load_model, open_run
@@ -59,11 +60,10 @@ run = with_hooks(runs.run, NO_HOOKS if _view is None else importlib.import_modul
 
 __all__ = [
     "SGD", "Adam", "AdamW", "Algorithm", "Evaluate", "Experiment", "InverseClock", "Join", "Leave", "LoRA", "Local",
-    "Membership", "Private", "Run", "RunGroup", "Stop", "UserError", "World", "__version__", "advise",
-    "aggregation", "attacks", "closing", "compare", "compression", "data", "devices", "events", "fleet",
-    "load_model", "membership", "mixing", "models", "open_run", "optimizers", "participation", "partition",
-    "personal", "roles", "run", "runtime", "schedules", "scores", "selection", "server", "substitution", "tasks",
-    "terms", "weighting",
+    "Membership", "Private", "Run", "RunGroup", "SecureSum", "Stop", "UserError", "World", "__version__", "advise",
+    "aggregation", "attacks", "closing", "compare", "compression", "data", "devices", "events", "fleet", "load_model",
+    "membership", "mixing", "models", "open_run", "optimizers", "participation", "partition", "personal", "roles",
+    "run", "runtime", "schedules", "scores", "selection", "server", "substitution", "tasks", "terms", "weighting",
 ]  # fmt: skip
 SATELLITES = {
     "advise": "turnout.fleet.advice.advise:advise",

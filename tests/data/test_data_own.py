@@ -171,3 +171,12 @@ def test_wrong_fields_of_client_files_are_refused(tmp_path, fields, words):
 def test_wrong_fields_are_refused(fields):
     with pytest.raises(UserError):
         Loader(numbers, **({"clients": 5, "input_shape": (3,), "classes": 2} | fields))
+
+
+def test_a_small_file_that_unpacks_to_more_than_the_memory_is_not_unpacked(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros((100_000, 10)), y=np.zeros(100_000, dtype=int))
+    assert (tmp_path / "a.npz").stat().st_size < 50_000
+    assert len(ClientFiles(tmp_path, classes=2).load(0).train(torch.tensor([0]), 0).x) > 50_000
+    monkeypatch.setattr("turnout.data.loaders.free_bytes", lambda device: 8_000_000)
+    with pytest.raises(UserError, match=r"a.npz is 8,800,\d+ bytes when it is unpacked, and 8,000,000 bytes of memory"):
+        ClientFiles(tmp_path, classes=2).load(0)

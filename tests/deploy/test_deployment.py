@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from test_device_data import JOBS, accuracy, experiment, refused, tables
@@ -11,7 +13,7 @@ from test_device_data import JOBS, accuracy, experiment, refused, tables
 import turnout as to
 from deployments import Deployment, deployed
 from turnout.cli import main
-from turnout.deploy.demo import play
+from turnout.deploy.demo import compare, play
 from turnout.deploy.processes import device_process
 from turnout.running.config.read import load, to_toml
 from turnout.running.records.records import Records
@@ -121,3 +123,96 @@ def test_a_superlink_in_memory_may_die_too(tmp_path):
     with Records.read(deployment.folder / "run" / "records.sqlite") as records:
         assert [client for _, client, kind, _ in records.events() if kind == "join"] == [0, 1]
         assert records.column("answered").tolist()[-1] == 2
+
+
+CAMPAIGN = Path(__file__).parents[1] / "campaign"
+DISK = """
+import ctypes, sys
+ctypes.CDLL(None).shim_arm(sys.argv[1].encode(), ctypes.c_long(12), int(sys.argv[2]), ctypes.c_long(12))
+from turnout.cli import main
+sys.exit(main(["device", "run", sys.argv[3], "--once", "--shortcuts"]))
+"""
+FULL, FAILING = "2", "3"  # as shim.c counts them
+
+
+def test_disks_that_fail_a_file_that_changes_and_a_clock_that_is_wrong(tmp_path):
+    """Device 0's rows are changed while it is off: it begins anew. The disks of 1 and 2 are full, and fail, for some
+    operations: they are absent, and take part again. The clock of 3 is a month ahead: Flower refuses it; it says so."""
+    for name in ("shim", "clock"):
+        library = ["-shared", "-fPIC", "-O1", str(CAMPAIGN / f"{name}.c"), "-o", str(tmp_path / f"{name}.so"), "-ldl"]
+        subprocess.run(["cc", *library], check=True)
+    deployment, rounds = Deployment(tmp_path / "app", tls=False, rounds=12, clients=4, start_with=3, least=2), 12
+    given = load(deployment.folder / "experiment.toml")
+    kept = given.but(**{"algorithm.compression": to.compression.SparseTernary(keep=0.1)})  # the rest is kept on disk
+    (deployment.folder / "experiment.toml").write_text(to_toml(kept))
+    files = {name: deployment.device(name) for name in "0123"}
+    disks = {name: deployment.folder / f"disk-{name}-None" for name in files}
+    with deployed(deployment):
+        first = deployment.start(files["0"])
+        for name, what in (("1", FULL), ("2", FAILING)):
+            words = [sys.executable, "-c", DISK, str(disks[name]), what, str(files[name])]
+            deployment.start(files[name], ["env", f"LD_PRELOAD={tmp_path / 'shim.so'}", *words])
+        wrong = device_process([files["3"]], tmp_path / "log", shortcuts=True).command
+        deployment.start(files["3"], ["env", f"LD_PRELOAD={tmp_path / 'clock.so'}", *wrong])
+        deployment.until(4)
+        first.kill()
+        for path in (disks["0"] / "rows").rglob("*.safetensors"):
+            content = bytearray(path.read_bytes())
+            content[-3] ^= 4
+            path.write_bytes(content)
+        deployment.start(files["0"])
+        deployment.until(rounds + 1, seconds=300.0)
+    said = list[str]()
+    with Records.read(deployment.folder / "run" / "records.sqlite") as records:
+        assert records.last_round() == rounds - 1
+        refused = "; ".join(str(words) for words in records.rounds()["refused"].tolist())
+        columns, events = records.clients(), [event[:3] for event in records.events()]
+    rows = list(zip(*(columns[name].tolist() for name in ("client", "round", "work")), strict=True))
+    for name, words in (("1", "No space left on device"), ("2", "Input/output error")):
+        assert f"{name}: its disk failed ({words})" in refused
+        assert max(t for client, t, work in rows if client == int(name) and work > 0) > 4
+    assert 3 not in {client for client, _, _ in rows}
+    words = "seconds ahead of the SuperLink's: Flower accepts 5 ahead and 300 behind"
+    assert words in (deployment.folder / "device-3.3.log").read_text()
+    assert [kind for t, client, kind in events if client == 0] == ["join", "leave", "join"]
+    compare(deployment.folder / "run", said.append)
+    assert said[-1].endswith("gives the same model, to the bit"), said
+
+
+REPLAYING = """
+import sys
+from pathlib import Path
+from turnout.deploy import shortcuts
+
+send, before = shortcuts._reply, []
+
+def replayed(device, answer, *more):
+    send(device, answer, *more)
+    for old in (answer, *before):
+        try:
+            send(device, old, *more)
+            print("sent again", flush=True)
+        except Exception as error:
+            print(f"not sent again: {type(error).__name__}", flush=True)
+    before[:] = [*before, answer][-3:]
+
+shortcuts._reply = replayed
+shortcuts.run_devices([Path(sys.argv[1])])
+"""
+
+
+def test_replies_that_are_sent_again_change_nothing(tmp_path):
+    """A device with a registered key sends each reply twice, and the last three again; the replay is the same."""
+    deployment, rounds = Deployment(tmp_path / "app", tls=True, rounds=6, clients=2, start_with=2), 6
+    deployment.let_in("0", "1")
+    file = deployment.device("1", "1")
+    with deployed(deployment):
+        deployment.start(deployment.device("0", "0"))
+        deployment.start(file, [sys.executable, "-c", REPLAYING, str(file)])
+        deployment.until(rounds + 1)
+    said = list[str]()
+    assert (deployment.folder / "device-1.1.log").read_text().count("sent again") > 3 * rounds
+    with Records.read(deployment.folder / "run" / "records.sqlite") as records:
+        assert records.column("answered").tolist() == [2] * rounds
+    compare(deployment.folder / "run", said.append)
+    assert said[-1].endswith("gives the same model, to the bit"), said

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from test_device_data import experiment, refused
 from torch import Tensor, nn
 
@@ -187,6 +188,22 @@ def test_a_device_whose_model_has_other_frozen_values_is_refused_on_both_sides(c
     assert words in said.err
     assert f"the server refuses 1: {words}" in said.out
     assert answered(tmp_path / "run") == [1]
+
+
+def test_devices_train_adapters_on_a_base_that_no_message_carries(tmp_path):
+    torch.manual_seed(2)
+    save_file(to.models.MLP(500).build((60,), 10).state_dict(), tmp_path / "base.safetensors")
+    adapter = to.LoRA(rank=2, targets="linear1")
+    model = to.models.Adapted(to.models.MLP(500), adapter, str(tmp_path / "base.safetensors"))
+    given = experiment(Synthetic(clients=2), rounds=2).but(model=model, **{"algorithm.local.optimizer.lr": 0.001})
+    grid = HereGrid(make_device(given, DeviceSettings(client=name, folder=tmp_path / name)) for name in ("0", "1"))
+    serve_experiment(GridLink(grid), given, tmp_path / "run")
+    assert (refused(tmp_path / "run"), answered(tmp_path / "run")) == ("", [2, 2])
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        assert records.column("bytes_down").tolist() == [2 * 4 * 2 * (60 + 500)] * 2
+    assert 4 * 2 * (60 + 500) < max(size for _, size in grid.sent) < 4 * 60 * 500  # less than the base's first layer
+    last = to.open_run(tmp_path / "run").weights()
+    assert last["linear1.lora_B.weight"].any()
 
 
 def test_a_device_takes_part_whose_first_values_differ_in_what_the_server_sends(tmp_path, monkeypatch):

@@ -111,7 +111,7 @@ def test_private_settings_reach_epsilon_for_the_fleet_and_stand_ins_have_its_noi
     assert [lever.name.split(",")[0] for lever in levers[1::3]] == ["b=1", "b=4", "b=12"]
     for lever in levers[1:]:
         part = lever.changes["algorithm.privacy"]
-        left = replies_with_rest(fleet, part.min_separation)
+        left = float(f"{replies_with_rest(fleet, part.min_separation):.3g}")
         whole = replace(part, n0=left, noise_multiplier=None, epsilon=4.0).tied(24)
         state = whole.begin()
         assert whole.epsilon_after(state, 24) == pytest.approx(4.0)
@@ -119,6 +119,6 @@ def test_private_settings_reach_epsilon_for_the_fleet_and_stand_ins_have_its_noi
         assert f"k={-(-24 // part.min_separation)}" in lever.name
         settings = parse_value(lever.setting.split("=", 1)[1].rstrip("'"))
         assert with_value(case.experiment, "algorithm.privacy", settings).algorithm.privacy == replace(
-            part, n0=float(f"{left:.3g}"), noise_multiplier=None, epsilon=4.0
+            part, n0=left, noise_multiplier=None, epsilon=4.0
         )
     assert not measure(levers[1].on(case.experiment)).diverged

@@ -170,14 +170,28 @@ def test_of_two_simultaneous_starts_one_runs_and_one_is_told(tmp_path: Path) -> 
         assert same(folder / "records.sqlite", tmp_path / "whole" / "records.sqlite") == []
 
 
+KILLED_IN_A_TRANSACTION = """
+import os
+from pathlib import Path
+from turnout.running.records.schema import connect
+
+db = connect(Path("out/records.sqlite"), create=True)
+db.execute("PRAGMA cache_size = 1")  # so that pages of an open transaction are on the disk
+db.executescript("BEGIN IMMEDIATE; DELETE FROM clients; CREATE TABLE more AS SELECT zeroblob(100000) AS x")
+assert os.path.getsize("out/records.sqlite-journal")
+os._exit(0)
+"""
+
+
 def test_a_run_on_a_file_system_without_locks_is_the_same(tmp_path: Path) -> None:
-    """Neither flock nor fcntl: the records are written without SQLite's own locks, also after a resume."""
+    """Neither flock nor fcntl: the records are written without SQLite's own locks, also after a kill."""
     shim = Path(__file__).parents[1] / "campaign" / "no_locks.c"
     subprocess.run(["cc", "-shared", "-fPIC", str(shim), "-o", str(tmp_path / "no_locks.so"), "-ldl"], check=True)
     environment = os.environ | {"LD_PRELOAD": str(tmp_path / "no_locks.so")}
     command = [sys.executable, "-m", "turnout", "run", "digits", "--out", "out", "--quiet"]
-    for more in (["--set", "rounds=2"], ["--set", "rounds=3", "--resume"]):
-        done = subprocess.run([*command, *more], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    again = [*command, "--set", "rounds=3", "--resume"]
+    for own in ([*command, "--set", "rounds=2"], [sys.executable, "-c", KILLED_IN_A_TRANSACTION], again):
+        done = subprocess.run(own, capture_output=True, text=True, cwd=tmp_path, env=environment)
         assert done.returncode == 0, done.stderr
     undisturbed = subprocess.run([*command[:-2], "whole", "--quiet", "--set", "rounds=3"], cwd=tmp_path)
     assert undisturbed.returncode == 0

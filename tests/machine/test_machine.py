@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from turnout.engine.kernels import native
 from turnout.errors import UserError
+from turnout.machine.compiler import Unavailable, compiled
 from turnout.machine.files import replacing, write_whole
 from turnout.machine.profiling import Stopwatch, stage, staged
 from turnout.machine.threads import ordered_map
 from turnout.running import folder as folders
+from turnout.running.config.dotted import usual_code
 from turnout.running.folder import contents, held, refuse_full
 
 # -- files
@@ -209,3 +212,22 @@ def test_a_product_does_not_depend_on_where_its_operands_lie_in_memory() -> None
     env = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
     done = subprocess.run([sys.executable, "-c", ALIGNMENTS], capture_output=True, text=True, check=True, env=env)
     assert done.stdout.split() == ["1", "1", "1"]
+
+
+@pytest.mark.parametrize("home", [None, "/dev/null"])  # a user without a home folder, as services have one
+def test_without_a_home_folder_files_are_read_and_the_reason_for_slower_kernels_is_given(
+    home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    if home is None:
+        monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    else:
+        monkeypatch.setenv("HOME", home)
+    monkeypatch.chdir(tmp_path)
+    theirs = tmp_path / "~" / ".config" / "turnout" / "config.toml"  # of a stranger, in the current folder
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text('allow = ["os"]\n')
+    assert usual_code().allow == frozenset()
+    with pytest.raises(Unavailable, match="the cache folder cannot be used"):
+        compiled(native.SOURCE)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from multiprocessing import Pipe
+from multiprocessing import Process as Child
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed
 
 import turnout as to
 from turnout.deploy import processes
-from turnout.deploy.processes import SUPERLINK_PID, SUPERLINKS, Process, ServerPlace, Serving
+from turnout.deploy.processes import SUPERLINK_PID, SUPERLINKS, Process, ServerPlace, Serving, program
 from turnout.errors import UserError
 from turnout.running.folder import file_name
 from turnout.running.plan import planned_runs
+from turnout.running.side_by_side import Failed, RunWorker
 from turnout.runtimes.processes import start_ranks
+from turnout.view.live.acting import Actions, Started
+from turnout.view.live.watched import WatchedFolder
 
 AS_ON_WINDOWS = """
 import multiprocessing, os, signal, sys
@@ -88,3 +95,37 @@ def test_variants_that_differ_by_case_have_folders_of_their_own():
     """macOS and Windows take `a` and `A` for the same folder."""
     runs = planned_runs({"a": to.Experiment(), "A": to.Experiment()})
     assert [run.path for run in runs] == ["a/seed-0", "A-2/seed-0"]
+
+
+def test_a_run_whose_process_has_ended_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = Pipe()
+    there.close()
+    process = Child(target=int)
+    process.start()
+    monkeypatch.delattr(signal, "SIGKILL")
+    found = RunWorker(process, here, (0, SimpleNamespace(name="mine"))).receive()  # type: ignore[arg-type]
+    assert isinstance(found, Failed)
+    assert not found.for_memory
+
+
+def test_a_run_is_stopped_from_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    actions = Actions(WatchedFolder(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        send = process.send_signal
+
+        def windows(number: int) -> None:
+            if number != signal.SIGTERM:
+                raise ValueError(f"Unsupported signal: {number}")
+            send(number)
+
+        monkeypatch.setattr(process, "send_signal", windows)
+        actions.started["mine"] = Started(process, tmp_path / "log")
+        assert actions.stop("mine") == "mine"
+        assert process.wait(30) != 0
+
+
+def test_programs_of_flower_end_in_exe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "flwr.EXE").touch(0o755)
+    monkeypatch.setattr(processes.sys, "executable", str(tmp_path / "python.exe"))
+    monkeypatch.setattr("shutil.which", lambda name, path: str(Path(path) / f"{name}.EXE"))  # as there
+    assert program("flwr") == str(tmp_path / "flwr.EXE")

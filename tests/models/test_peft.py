@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,15 @@ def bert() -> nn.Module:
 
     torch.manual_seed(0)
     return BertForSequenceClassification(BertConfig(num_labels=3, **SMALL))
+
+
+def gpt2() -> nn.Module:
+    """Linear layers whose weights are [inputs, outputs], and dropout everywhere."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": WORDS, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 16}
+    return GPT2LMHeadModel(GPT2Config(bos_token_id=1, eos_token_id=2, **sizes))
 
 
 def with_peft(base: nn.Module, **settings: object) -> nn.Module:
@@ -105,10 +115,13 @@ def peft_llama() -> nn.Module:
 
 
 OURS = to.models.Adapted(llama, to.LoRA(rank=2, alpha=6.0))
+ON_GPT2 = to.models.Adapted(gpt2, to.LoRA(rank=2, targets="*.c_attn"))
 
 
-@pytest.mark.parametrize("model", [OURS, peft_llama], ids=["ours", "peft's"])
-def test_peft_reads_an_exported_adapter(model: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "build"), [(OURS, llama), (ON_GPT2, gpt2), (peft_llama, llama)], ids=["ours", "gpt2", "peft's"]
+)
+def test_peft_reads_an_exported_adapter(model: object, build: Callable[[], nn.Module], tmp_path: Path) -> None:
     from peft import PeftModel
 
     run = trained(model, tmp_path / "run")
@@ -118,10 +131,10 @@ def test_peft_reads_an_exported_adapter(model: object, tmp_path: Path) -> None:
         wanted = own(ids).logits
     assert "adapter_config.json" in write_adapter(own, tmp_path / "adapter")
     merged = merged_weights(own)
-    base = llama().eval()
+    base = build().eval()
     with torch.no_grad():
         plain = base(ids).logits
-        other = llama().eval()
+        other = build().eval()
         other.load_state_dict(merged)
         assert float((wanted - plain).abs().max()) > 1e-3  # it has learnt something
         torch.testing.assert_close(other(ids).logits, wanted, rtol=0, atol=1e-5)

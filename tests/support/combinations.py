@@ -274,6 +274,7 @@ MODELS = {
     "convolution": to.models.CNN(channels=(2,), kernel=2, hidden=(4,), batch_norm=True),
     "dropout": WithDropout(),
     "adapter": to.models.Adapted(to.models.MLP(4), to.LoRA(rank=2, targets="linear*", train="output.*")),
+    "ranks": to.models.Adapted(to.models.MLP(4), to.LoRA(rank=3, targets="*", ranks=(1, 3, 2))),
 }
 
 
@@ -437,7 +438,7 @@ class Draws:
     def personal(self) -> Any:
         head = to.personal.Named("4.*" if self.model() == "dropout" else "output.*")
         norm = to.personal.batch_norm
-        if self.model() == "adapter":
+        if self.model() in ("adapter", "ranks"):
             found = self.one("personal", None, None, head, to.personal.lora_b)
         elif "norm" in self.model() or self.model() == "convolution":
             found = self.one("personal", None, norm, norm, norm, head)
@@ -520,7 +521,7 @@ class Draws:
         added = self.substitution().func is to.substitution.Stale and not self.rarely("median of old rows")
         mixed = self.mixing().personal and not self.rarely("median and mixing")
         halves = self.personal() in (to.personal.lora_b, to.personal.everything) and not self.rarely("half a product")
-        if self.model() == "adapter" and not (added or mixed or halves) and self.chance("products", 5):
+        if self.model() in ("adapter", "ranks") and not (added or mixed or halves) and self.chance("products", 5):
             return to.aggregation.ProductMean()
         if added or mixed or not self.chance("robust", 2):
             return to.aggregation.WeightedSum()

@@ -40,7 +40,7 @@ class Decoder(nn.Module):
 
     def __init__(self, width: int = 16, layers: int = 2):
         super().__init__()
-        self.words, self.last = nn.Embedding(WORDS, width), nn.RMSNorm(width)
+        self.words, self.last = nn.Embedding(WORDS, width, padding_idx=0), nn.RMSNorm(width)
         self.layers, self.head = nn.ModuleList(Block(width) for _ in range(layers)), nn.Linear(width, WORDS, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,9 +53,9 @@ class Decoder(nn.Module):
 
 
 def texts(clients: int, each: int, length: int = 6) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, the next tokens, and whose they are; the ends of some texts are padding."""
+    """Tokens, the next tokens, and whose they are; the ends of some texts are padding, and a place within."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, WORDS, (clients * each, length + 1), generator=generator)
-    ids[::3, -2:] = 0
+    ids[::3, -2:], ids[1, 2] = 0, 0
     owner = torch.arange(clients).repeat_interleave(each)
     return ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), owner

@@ -32,7 +32,7 @@ FILE_NAME = re.compile(r"(?<![\w./<*-])(?:[\w-]+/)*[\w-]+\.(?:py|md)\b")
 CODE = ("src", "tests", "examples", "benchmarks", "papers")
 NOT_RUN = {
     "README.md": ["it installs packages"],
-    "install.md": ["it installs packages", "it takes an hour and installs Debian packages"],
+    "install.md": ["it installs packages", "it takes an hour and installs Debian packages", "it installs packages"],
     "experiments-and-runs.md": ["it runs until it is interrupted"],
     "fleets-and-advice.md": [
         "it takes minutes",

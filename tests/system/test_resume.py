@@ -64,14 +64,19 @@ def experiment(folder: Path, rounds: int, model: str = '{kind = "logistic"}', al
 
 
 def rounds_in(records: Path) -> int:
-    """Rounds recorded so far, read while the run writes."""
-    try:
-        with sqlite3.connect(f"file:{records}?mode=ro", uri=True) as db:
-            found = int(db.execute("SELECT count(*) FROM rounds").fetchone()[0])
-        db.close()
-        return found
-    except sqlite3.Error:
-        return 0
+    """Rounds recorded so far, read while the run writes; on a file system without locks, without them."""
+    for mode in ("mode=ro", "mode=ro&immutable=1"):
+        try:
+            db = sqlite3.connect(f"file:{records}?{mode}", uri=True, timeout=0)
+        except sqlite3.Error:
+            continue
+        try:
+            return int(db.execute("SELECT count(*) FROM rounds").fetchone()[0])
+        except sqlite3.Error:
+            continue
+        finally:
+            db.close()
+    return 0
 
 
 def wait_for(process: Program, records: Path, rounds: int) -> None:

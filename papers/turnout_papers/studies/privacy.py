@@ -42,7 +42,7 @@ class PrivacySize:
 
 SIZES = {
     "smoke": PrivacySize(("digits",), (8.0,), (1, 5), 100, 20, 10, seeds=2),
-    "small": PrivacySize(("digits",), (1.0, 8.0), (1, 10), 500, 50, 60, seeds=3),
+    "small": PrivacySize(("digits",), (4.0, 16.0), (1, 10), 200, 20, 100, seeds=3),
     "paper": PrivacySize(("MNIST", "Fashion-MNIST"), (1.0, 2.0, 4.0, 8.0), (1, 10, 50), 5000, 100, 200, seeds=3),
 }
 

@@ -82,8 +82,8 @@ def export(
     """
     if model is adapter is merged is card is csv is tensorboard is mlflow is flower_app is None:
         raise UserError(
-            "say what to write: --model FILE, --adapter DIR, --merged FILE, --card FILE, --csv DIR, --tensorboard DIR, "
-            "--mlflow URI or --flower-app DIR"
+            "say what to write: --model FILE, --card FILE, --csv DIR, --tensorboard DIR, --mlflow URI, "
+            "--flower-app DIR, --adapter DIR or --merged FILE"
         )
     if module is not None and model is adapter is merged is None:
         raise UserError("--module builds the model that is written: use it with --model FILE")

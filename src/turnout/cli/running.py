@@ -78,7 +78,7 @@ def run(
 ) -> None:
     """Run an experiment, or compare several.
 
-    Without arguments: schemes A, B and C of paper 000 on SYNTHETIC(1,1), 50 devices, five traces. Ends with a table
+    Without arguments: the recipe absence, what absence costs and which methods help, on digits. Ends with a table
     (mean ± deviation over seeds), a report and a picture. A run can be stopped at any moment and resumed.
 
     \b

@@ -24,6 +24,7 @@ from turnout.data.own import Array, as_samples, check_samples
 from turnout.data.sizes import check_test_share, train_count
 from turnout.errors import UserError
 from turnout.machine.checksums import UNREADABLE
+from turnout.machine.memory import free_bytes
 from turnout.rng import rng
 
 Arrays = tuple[Array, Any]  # inputs, and targets: numbers, or names if clients have labels of their own
@@ -207,7 +208,12 @@ def _arrays(paths: tuple[Path, ...], client: int) -> Arrays:
             held = load_file(path)
             return held["x"], held["y"]
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            size, free = sum(packed.file_size for packed in arrays.zip.infolist()), free_bytes(torch.device("cpu"))
+            if free is not None and size > free:
+                raise UserError(f"{path} is {size:,} bytes when it is unpacked, and {free:,} bytes of memory are free")
             return arrays["x"], arrays["y"]
+    except UserError:
+        raise
     # zipfile raises NotImplementedError for an archive that is packed in an unknown way, or damaged to look so
     except (*UNREADABLE, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(

@@ -7,6 +7,7 @@
     enrolment   which client a node is: introductions, names, keys, the last reply of each that was used
     keys        how a device proves who it is
     devices     real clients of any track: who joins and leaves, tasks that they are asked to do
+    secure      secure sums: their stages as questions, and as a device answers them
     runtime     the weight track on them: the promise of exchange.py
     server      the run loop on a link to devices; the replay of what was observed
 

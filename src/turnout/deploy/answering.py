@@ -20,15 +20,18 @@ from torch import Tensor
 
 from turnout.deploy.keys import sign, signed_text
 from turnout.deploy.runtime import SHARED, turnout_after
+from turnout.deploy.secure import SECURE, SecureDevice
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Download, Limit, Measure, Outbox
 from turnout.experiment import Experiment
 from turnout.machine.checksums import Damaged, load_tensors, save_tensors
 from turnout.parts.compression.base import Dense, Sending
+from turnout.parts.secure import SecureSum
 from turnout.runtimes import wire
 from turnout.runtimes.border import shown
 from turnout.runtimes.client_pool import ClientPool
 from turnout.runtimes.remote import COMMON, HEAD, NEVER, OWN, REPLY, ClientStanding, ClientTasks, DoTask, Parts
+from turnout.runtimes.secure_sum import SumLost
 from turnout.types import State, Tensors, Turnout, flatten
 
 LEAVING, LEFT = "leaving", "left"  # files in a device's folder
@@ -85,12 +88,14 @@ class ClientDevice:
             return self._answer(standing)
         if not self.tasks.settle(standing):
             return self._answer(standing, lost=True)
-        if what == "request" or (what == "work" and self.leaves):
+        if what == "request" or (what == "work" and self.leaves) or (what == "keys" and self.declines):
             return self._answer(standing)
         if what not in self.tasks.tasks:
             return self._answer(standing, error=f"no question is called {what!r}")
         try:
             more, reply = self.tasks.tasks[what](head, standing, parts)
+        except SumLost as why:
+            return self._answer(standing, error=str(why))
         except OSError as error:  # a full or failing disk costs this turn; nothing was sent that is not on the disk
             print(f"{self.name} cannot keep its rows: {error}", flush=True)
             return self._answer(standing, error=f"its disk failed ({error.strerror})")
@@ -108,9 +113,14 @@ class ClientDevice:
     def leaves(self) -> bool:
         return (self.folder / LEAVING).exists()
 
+    @property
+    def declines(self) -> str | None:
+        """Why it does not work now; None: it does."""
+        return "leaving" if self.leaves else self.refusal()
+
     def _answer(self, standing: ClientStanding, **more: Any) -> Parts:
         """An answer with the plain values that every answer has, and some more."""
-        refusal = "leaving" if self.leaves else self.refusal()
+        refusal = self.declines
         head = {
             "name": self.name, "client": standing.client, "leaving": self.leaves,
             "holds": self.tasks.holds(standing), "next": refusal is None, "why": refusal or "",
@@ -189,6 +199,10 @@ class WeightTasks:
         self.encodes = not isinstance(self.algorithm.compression, Dense)
         self.keeps = bool(clients.store.initial) or self.encodes  # whether anything is kept between rounds
         self.tasks: dict[str, DoTask] = {"work": self._work, "measure": self._measure, "gradient": self._gradient}
+        rule = self.algorithm.secure
+        self.secure = SecureDevice(rule, folder) if isinstance(rule, SecureSum) else None
+        if self.secure is not None:  # nothing of one device alone: neither its metrics nor its gradient
+            self.tasks = {"work": self._work, **self.secure.tasks}
 
     def introduction(self) -> State:
         return {"examples": int(self.clients.federation.examples(torch.tensor([0]))[0])}
@@ -238,6 +252,11 @@ class WeightTasks:
         elif self.keeps and bool(replies.report["finite"].all()):
             rows = {name: value[0] for name, value in rows.items()}
             self.rows.write(standing.run, download.t, rows | ({HELD: download.shared_P} if self.encodes else {}))
+        if self.secure is not None and "loss" in replies.report:
+            if not bool(replies.report["finite"].all()):
+                raise SumLost("its training was not finite")
+            masked = self.secure.masked(standing, parts[SECURE], replies, download.t)
+            return {"steps": int(steps_1[0]), "training": spent}, masked
         return {"steps": int(steps_1[0]), "training": spent}, wire.replies_tree(replies)
 
     def read_download(self, head: State, standing: ClientStanding, parts: Parts) -> Download:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from turnout.data.description import described, enrolment_of
@@ -35,6 +36,7 @@ from turnout.runtimes.remote import ClientTasks
 from turnout.runtimes.setup import Setup
 from turnout.world.events import Calendar
 
+BEHIND, AHEAD = -300.0, 5.0  # seconds that a node's clock may be off, by Flower's constants
 POWER = Path("/sys/class/power_supply")
 OwnRule = Callable[[], bool]
 
@@ -228,6 +230,8 @@ def keep_running(paths: Sequence[Path], pause: float, shortcuts: bool, once: boo
     while staying := _staying(paths):
         own = [sys.executable, "-P", "-m", "turnout", "device", "run", *map(str, staying), "--once", "--shortcuts"]
         command = own if shortcuts else stock_command(paths[0], free_port())
+        if not shortcuts:
+            report_wrong_clock(read_device(paths[0]))
         with subprocess.Popen(command, env=surroundings({})) as process:
             try:
                 while process.poll() is None and _staying(paths):
@@ -237,6 +241,28 @@ def keep_running(paths: Sequence[Path], pause: float, shortcuts: bool, once: boo
         if once:
             return
         time.sleep(pause)
+
+
+def report_wrong_clock(settings: DeviceSettings) -> None:
+    """Print a sentence if the SuperLink's clock is another than this device's: Flower ends the node without one.
+
+    Every request of a node carries its time, with or without a registered key. The answer is not verified: by a wrong
+    clock a certificate may have expired, and nothing but its date is read.
+    """
+    import httpx  # with flwr
+
+    scheme = "http" if settings.root is None else "https"
+    try:
+        answer = httpx.get(f"{scheme}://{settings.superlink}/", timeout=5.0, verify=False)
+        ahead = time.time() - parsedate_to_datetime(answer.headers["date"]).timestamp()
+    except (httpx.HTTPError, KeyError, ValueError):
+        return  # connecting says what is wrong
+    if not BEHIND <= ahead <= AHEAD:
+        print(
+            f"the clock of {settings.client} is {abs(ahead):.0f} seconds {'ahead of' if ahead > 0 else 'behind'} the "
+            f"SuperLink's: Flower accepts {AHEAD:.0f} ahead and {-BEHIND:.0f} behind, and refuses this device until a "
+            "clock is set", flush=True,
+        )  # fmt: skip
 
 
 def _staying(paths: Sequence[Path]) -> list[Path]:

@@ -83,6 +83,7 @@ def current() -> Connection:
 #     request    will you work in this round?            yes, or no and why
 #     work       train from this model                   the reply, and whether it accepts the next round
 #     measure    test these models on your data          metrics, and on how many samples
+#     keys, shares, reveal   the other stages of a secure sum (secure.py)
 #     gradient   the gradient over your whole data       one vector
 #     bye        your leaving is on record               nothing
 #     refused    you are not a client of this run: why   nothing

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -53,9 +54,9 @@ def free_port() -> int:
 
 def program(name: str) -> str:
     """A program of Flower's, beside the Python that runs this."""
-    beside = Path(sys.executable).parent / name
-    if beside.exists():
-        return str(beside)
+    found = shutil.which(name, path=Path(sys.executable).parent)  # on Windows it ends in .exe
+    if found is not None:
+        return found
     raise UserError(f"{name} is not installed beside {sys.executable}: pip install 'turnout[flower]'")
 
 

@@ -19,16 +19,19 @@ from torch import Tensor
 from turnout.clients.state import state_from
 from turnout.data.description import Description
 from turnout.deploy.devices import DeviceClients
+from turnout.deploy.secure import SECURE, SecureExchange
 from turnout.deploy.settings import Flower
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox
 from turnout.layout import Layout
 from turnout.parts.compression.base import Dense, Sending
 from turnout.parts.local import Local, turn_out
+from turnout.parts.secure import SecureSum
 from turnout.runtimes import border, wire
 from turnout.runtimes.border import Refused, Whole
 from turnout.runtimes.client_pool import ClientPool, departure_of
 from turnout.runtimes.remote import COMMON, NEVER, OWN, REPLY, DeviceTask, Parts, RemoteAnswer
+from turnout.runtimes.secure_sum import SumLost, weights_of
 from turnout.runtimes.setup import Setup
 from turnout.types import Replies, State, Tensors, Turnout
 from turnout.world.members import Members
@@ -57,11 +60,19 @@ class FlowerRuntime(DeviceClients):
         ):
             raise UserError("algorithm.membership.drop drops clients that are away, and these cannot send the rows "
                             "that algorithm.terms need when a client leaves: leave one of them out")  # fmt: skip
+        evaluate = setup.experiment.evaluate
+        if algorithm.secure and (
+            not settings.server_data or evaluate.per_client or algorithm.measures_personal(evaluate)
+        ):
+            raise UserError("algorithm.secure hides what each device sends, and devices would report their metrics one "
+                            "by one: set runtime.server_data = true for a test set of the server's own, "
+                            "evaluate.personal = false, and leave evaluate.per_client out")  # fmt: skip
         super().__init__(settings, setup.experiment, setup.federation, setup.first_marks)
         self.setup, self.algorithm, self.seed = setup, algorithm, setup.experiment.seed
         self.tester = ClientPool(setup) if setup.federation is not None else None
         self._pattern: Replies | None = None  # of a reply, known from the first round on
         self._unfinished: dict[int, Replies] = {}
+        self._secure: SecureExchange | None = None  # of the round at hand
 
     @property
     def layout(self) -> Layout:
@@ -87,7 +98,23 @@ class FlowerRuntime(DeviceClients):
             self._pattern = reply_pattern(self.setup, self.data, download)
         task = DeviceTask("work", partial(self._message, download), self.read_work, download.t)
         self.handle(self.mailbox.collect())
-        done = self.work(client_C, task)
+        self._secure = self._exchange(client_C, download.t)
+        try:
+            done = self.work(client_C if self._secure is None else self._secure.begin(), task)
+            return self._replies(client_C, done, download)
+        except SumLost as why:
+            self.notes.failed.append(f"the secure sum is lost: {why}")
+            return self._turnout(client_C, torch.zeros_like(client_C))[0], None
+
+    def _exchange(self, client_C: Tensor, t: int) -> SecureExchange | None:
+        rule = self.algorithm.secure
+        if not isinstance(rule, SecureSum):
+            return None
+        weight_C = weights_of(self.algorithm.shares.by, self.examples(client_C))
+        return SecureExchange(rule, client_C, weight_C, t, self.survey)
+
+    def _replies(self, client_C: Tensor, done: dict[int, Done], download: Download) -> tuple[Turnout, Replies | None]:
+        """The turnout after what clients did, and the replies of those whose work counts, most work first."""
         steps_C = torch.tensor([done[c].steps if c in done else 0 for c in client_C.tolist()])
         turnout, _ = self._turnout(client_C, steps_C)
         counts_C = self.algorithm.weighting.counts(turnout)
@@ -98,7 +125,8 @@ class FlowerRuntime(DeviceClients):
         if not len(row_R):
             return turnout, None
         row_R = row_R[torch.sort(steps_C[row_R], descending=True, stable=True).indices]
-        return turnout, Replies.join([done[c].replies for c in client_C[row_R].tolist()])
+        replies = Replies.join([done[c].replies for c in client_C[row_R].tolist()])
+        return turnout, replies if self._secure is None else self._secure.finish(replies, download.shared_P)
 
     def _message(self, download: Download, client: int, seconds: float) -> tuple[State, Parts]:
         """The model for one client: whole, or what it missed since the round whose model it holds."""
@@ -111,6 +139,8 @@ class FlowerRuntime(DeviceClients):
             parts[SHARED] = wire.pack({"shared": download.shared_P})
         else:
             parts |= {f"missed-{i}": message for i, (_, message) in enumerate(missed)}
+        if self._secure is not None:
+            parts[SECURE] = self._secure.part_for(client)
         return {"seconds": seconds, "missed": None if missed is None else [t for t, _ in missed]}, parts
 
     def read_work(self, client: int, answer: RemoteAnswer) -> Done:
@@ -120,7 +150,9 @@ class FlowerRuntime(DeviceClients):
             raise Refused(f"its steps {wrong}")
         turnout, _ = self._turnout(client_1, torch.tensor([steps]))
         sending = Sending(answer.t, self.seed, client_1, self.layout.shared_slots)
-        if bool(self.algorithm.weighting.counts(turnout)[0]):
+        if bool(self.algorithm.weighting.counts(turnout)[0]) and self._secure is not None:
+            replies = self._secure.read(client_1, answer.parts[REPLY], self.layout.shared + 1)
+        elif bool(self.algorithm.weighting.counts(turnout)[0]):
             assert self._pattern is not None
             replies = border.work(answer.parts[REPLY], self._pattern, self.algorithm, sending)
         else:

@@ -312,8 +312,10 @@ def stay(device: ClientDevice, settings: DeviceSettings) -> None:
 
     from turnout.deploy.answering import LEFT
     from turnout.deploy.apps import answered
+    from turnout.deploy.device import report_wrong_clock
     from turnout.deploy.keys import private_key
 
+    report_wrong_clock(settings)
     private = None if settings.key is None else private_key(settings.key)
     keys = None if private is None else (private, private.public_key())
     certificate = None if settings.root is None else settings.root.read_bytes()

@@ -229,6 +229,8 @@ class Chunk:
             own = {n: v[rows] for n, v in home.items()}
             term.post_step(at, self.server_term_states.get(term.name, {}), own)
             _write_back(rows, home, own)
+        if job.held_CP is not None and job.terms:  # the gradient is 0 there, but a term may pull
+            flat.mul_(job.held_CP[self.rows][rows])
         return loss
 
     def _write_update(self) -> None:

@@ -25,7 +25,7 @@ def plain_sgd(optimizer: Optimizer) -> bool:
 def cuda_graph_safe(job: Job) -> bool:
     """Whether a GPU may capture the steps of a job: every part declares that its step depends on tensors alone."""
     parts = (job.optimizer, *job.terms)
-    return not job.magnitudes and all(getattr(part, "cuda_graph_safe", False) for part in parts)
+    return not job.magnitudes and job.held_CP is None and all(getattr(part, "cuda_graph_safe", False) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Job:
     term_states  term -> name -> [C, ...] that clients keep
     magnitudes   whether to record the mean |gradient| of each parameter
     limit        may stop training early
+    held_CP      which columns each client has: the others are 0 and stay 0; None: all
     clip         the most that a gradient may be long
     at_once      the most samples of a client whose gradient is computed together; None: a whole mini-batch
     """
@@ -75,6 +76,7 @@ class Job:
     term_states: dict[str, Tensors] = field(default_factory=dict)
     magnitudes: bool = False
     limit: Limit | None = None
+    held_CP: Tensor | None = None
     clip: float | None = None
     at_once: int | None = None
 
@@ -115,6 +117,7 @@ class Job:
                 term: {n: value[rows] for n, value in kept.items()} for term, kept in self.term_states.items()
             },
             limit=None,
+            held_CP=None if self.held_CP is None else self.held_CP[rows],
         )
 
 

@@ -97,12 +97,12 @@ def _norm(clients: Clients, own: dict[str, str], layer: nn.LayerNorm | nn.RMSNor
 
 
 def _embedding(clients: Clients, own: dict[str, str], layer: nn.Embedding, x: Tensor) -> Tensor:
-    if layer.max_norm is not None or layer.padding_idx is not None:
-        raise RuntimeError("an embedding with max_norm or padding_idx has no form for several clients")
-    index = (
-        x.reshape(clients.number, -1) + layer.num_embeddings * torch.arange(clients.number, device=x.device)[:, None]
-    )
-    return functional.embedding(index, clients.tensors[own["weight"]].flatten(0, 1)).view(*x.shape, layer.embedding_dim)
+    if layer.max_norm is not None:
+        raise RuntimeError("an embedding with max_norm has no form for several clients")
+    first_c = layer.num_embeddings * torch.arange(clients.number, device=x.device)
+    index = x.reshape(clients.number, -1) + first_c[:, None]
+    y = functional.embedding(index, clients.tensors[own["weight"]].flatten(0, 1)).view(*x.shape, layer.embedding_dim)
+    return y if layer.padding_idx is None else torch.where((x == layer.padding_idx).unsqueeze(-1), y.detach(), y)
 
 
 def _dropout(clients: Clients, own: dict[str, str], layer: AddressedDropout, x: Tensor) -> Tensor:

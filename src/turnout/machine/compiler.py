@@ -89,7 +89,7 @@ def compiled(source: Path, defines: tuple[str, ...] = ()) -> Path:
         if not path.exists() or not is_whole(path):
             _compile([program, *flags, str(source), "-lm"], path)
             _refuse_foreign(path)
-    except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
+    except OSError as error:
         raise Unavailable(f"the cache folder cannot be used: {error}") from error
     return path
 

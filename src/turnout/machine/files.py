@@ -17,7 +17,10 @@ from turnout.errors import UserError
 
 def cache_dir() -> Path:
     """Turnout's folder in the user's cache folder, for downloads and compiled kernels."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "turnout"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "turnout"
+    except RuntimeError as error:
+        raise FileNotFoundError(errno.ENOENT, "no home folder: set HOME or XDG_CACHE_HOME", "~/.cache") from error
 
 
 def read_whole(path: Path) -> bytes:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -19,7 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from turnout.data.files import PublicFile, PublicSet, find_path, obtain
 from turnout.errors import UserError, check_settings
+from turnout.layout import Slot
 from turnout.models.layers import Model
 
 
@@ -29,13 +33,14 @@ class LoRALinear(nn.Module):
     A is random and B is 0, so that training begins with the base itself.
     """
 
-    def __init__(self, base: nn.Linear, rank: int, alpha: float, dropout: float, frozen_a: bool):
+    def __init__(self, base: Any, rank: int, alpha: float, dropout: float, frozen_a: bool):
         super().__init__()
         self.base_layer, self.scaling = base, alpha / rank
         self.lora_dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         made: dict[str, Any] = {"device": base.weight.device, "dtype": base.weight.dtype, "bias": False}
-        self.lora_A = nn.Linear(base.in_features, rank, **made)
-        self.lora_B = nn.Linear(rank, base.out_features, **made)
+        inputs, outputs = _sizes(base) or (0, 0)
+        self.lora_A = nn.utils.skip_init(nn.Linear, inputs, rank, **made)
+        self.lora_B = nn.utils.skip_init(nn.Linear, rank, outputs, **made)
         nn.init.kaiming_uniform_(self.lora_A.weight, a=math.sqrt(5))
         nn.init.zeros_(self.lora_B.weight)
         self.lora_A.weight.requires_grad_(not frozen_a)
@@ -97,6 +102,9 @@ class LoRA:
     dropout   share of a layer's inputs that the adapter does not see in a step
     frozen_a  train only B, so that the mean of the clients' B A is exact and half is sent (FFA-LoRA, Sun et al., 2024)
     train     patterns of parameters of the base that are trained as well, such as "classifier.*"; none by default
+    ranks     ranks of clients that have less than `rank`, dealt out in turn: client i has ranks[i % len(ranks)]. Such a
+              client has the first rows of A and columns of B; the others are 0 to it, and its update there is 0, so
+              that its share keeps what the server has (HetLoRA, Cho et al., 2024, pads with zeros as well)
     """
 
     rank: int = 8
@@ -105,15 +113,35 @@ class LoRA:
     dropout: float = 0.0
     frozen_a: bool = False
     train: str = ""
+    ranks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_settings(self, rank="[1, 65536]", dropout="[0, 1)")
+        object.__setattr__(self, "ranks", tuple(self.ranks))
+        if wrong := [own for own in self.ranks if not 1 <= own <= self.rank]:
+            raise UserError(f"LoRA.ranks has {wrong[0]}, and rank is {self.rank}: give ranks from 1 to that")
+
+    def held(self, slots: Sequence[Slot], client_C: Tensor) -> Tensor | None:
+        """Which columns each of these clients has [C, P]; None: all have all."""
+        if not self.ranks:
+            return None
+        rank_C = torch.tensor(self.ranks)[client_C % len(self.ranks)]
+        has_CR, clients = torch.arange(self.rank) < rank_C[:, None], len(client_C)
+        found = []
+        for slot in slots:
+            held = torch.ones(clients, *slot.shape, dtype=torch.bool)
+            if ".lora_A." in f".{slot.name}":
+                held &= has_CR[:, :, None]
+            elif ".lora_B." in f".{slot.name}":
+                held &= has_CR[:, None, :]
+            found.append(held.flatten(1))
+        return torch.cat(found, 1)
 
     def add_to(self, base: nn.Module) -> nn.Module:
         """Freeze a model and put an adapter beside each target, in place; returns the model."""
         for name, parameter in base.named_parameters():
             parameter.requires_grad_(_matches(name, self.train))
-        linear = {path: layer for path, layer in base.named_modules() if isinstance(layer, nn.Linear)}
+        linear = {path: layer for path, layer in base.named_modules() if _sizes(layer) is not None}
         found = [path for path in linear if _matches(path, self.targets)]
         if not found:
             some = ", ".join(list(linear)[:8]) or "none"
@@ -130,6 +158,18 @@ class LoRA:
         return base
 
 
+def is_transposed(layer: nn.Module) -> bool:
+    """Whether this is the linear layer of GPT-2 in transformers, whose weight is [inputs, outputs]."""
+    return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf")
+
+
+def _sizes(layer: Any) -> tuple[int, int] | None:
+    """Inputs and outputs of a linear layer; None for another one."""
+    if is_transposed(layer):
+        return layer.weight.shape[0], layer.weight.shape[1]
+    return (layer.in_features, layer.out_features) if isinstance(layer, nn.Linear) else None
+
+
 def _matches(name: str, patterns: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern.strip()) for pattern in patterns.split("|") if pattern.strip())
 
@@ -140,6 +180,9 @@ class Adapted:
 
     base        the model: a spec, a module, or a function that makes one
     adapter     which layers have an adapter
+    weights     the base's values: a safetensors file, or the address of one (https), which every device fetches once
+                and keeps in its data folder; by default those the base is made with
+    checksum    its SHA-256 (of an address always)
     checkpoint  patterns of blocks whose activations are computed again in the backward pass instead of being kept, such
                 as "layers.*" for layers.0, layers.1, ...; none by default
 
@@ -150,7 +193,38 @@ class Adapted:
 
     base: Model
     adapter: LoRA = LoRA()
+    weights: str = ""
+    checksum: str = ""
     checkpoint: str = ""
+
+    def __post_init__(self) -> None:
+        if self.is_address and len(self.checksum) != 64:
+            raise UserError(
+                f"Adapted.weights = {self.weights!r} is fetched from elsewhere: give its SHA-256 as checksum, 64 "
+                "digits that sha256sum FILE prints"
+            )
+
+    @property
+    def is_address(self) -> bool:
+        return self.weights.startswith(("https://", "http://"))
+
+    def base_file(self) -> Path | None:
+        """The file of the base's values, fetched if it is not here yet; None without one."""
+        if not self.weights:
+            return None
+        if self.is_address:
+            name = f"base-{self.checksum[:16]}.safetensors"
+            found = obtain(PublicSet("the base", ("models",), (PublicFile(name, self.weights, self.checksum),)), None)[
+                0
+            ]
+        else:
+            found = find_path(self.weights, None)
+        if self.checksum:
+            with found.open("rb") as file:
+                made = hashlib.file_digest(file, "sha256").hexdigest()
+            if made != self.checksum:
+                raise UserError(f"{found} has SHA-256 {made}, not {self.checksum}: delete it, or give the right file")
+        return found
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         """The base with the adapter; an experiment also builds a base that is a function (tracks/building.py)."""

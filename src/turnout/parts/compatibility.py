@@ -10,11 +10,13 @@ from typing import Any
 
 from turnout.errors import UserError
 from turnout.layout import Layout
+from turnout.parts.aggregation import WeightedSum
 from turnout.parts.compression.base import Dense
 from turnout.parts.privacy.rules import check_private, check_private_experiment
 from turnout.parts.products import ProductMean, factor_pairs
 from turnout.parts.robust import Robust
-from turnout.parts.terms.base import PersonalModel, TermTraits, remembers, sends
+from turnout.parts.substitution.base import NoSubstitution, Spread
+from turnout.parts.terms.base import Notifies, PersonalModel, ServerShift, TermTraits, remembers, sends
 
 # Below, an algorithm is a `turnout.Algorithm` and an experiment a `turnout.Experiment`, whose module imports this one.
 
@@ -52,6 +54,8 @@ def check_algorithm(algorithm: Any) -> None:
             )
     if algorithm.closing.uses_late:
         _check_late(algorithm)
+    if algorithm.secure is not None:
+        _check_secure(algorithm)
     if algorithm.privacy is not None:
         check_private(algorithm)
 
@@ -76,6 +80,37 @@ def _check_late(algorithm: Any) -> None:
                 f"{name} uses late replies, and the term {term.name!r} combines uploads of the same round: use a term "
                 "that sends nothing (Proximal; your own declares TermTraits with sends = 0), or set late = 'discard'"
             )
+
+
+def _check_secure(algorithm: Any) -> None:
+    """Refuse parts that need the update of a single client, which a secure sum hides."""
+    policy, term = algorithm.membership, next((t for t in algorithm.terms if _needs_single(t)), None)
+    needs = {
+        "privacy": (algorithm.privacy is not None, "leave one of them out"),
+        "compression": (not isinstance(algorithm.compression, Dense), "leave it out: masked updates cannot be shorter"),
+        "substitution": (type(algorithm.substitution) not in (NoSubstitution, Spread), "use Spread, or none"),
+        "aggregation": (type(algorithm.aggregation) is not WeightedSum, "use WeightedSum"),
+        "mixing": (algorithm.mixing.personal, "use SharedStart, with algorithm.personal for layers of one's own"),
+        "closing": (algorithm.closing.uses_late, "set late = 'discard': a secure sum has no late replies"),
+        "terms": (term is not None, f"leave {getattr(term, 'name', '')!r} out: it combines what each client sends"),
+        "share_personal": (algorithm.share_personal, "leave personal layers at the client"),
+        "max_weight": (algorithm.max_weight is not None, "leave it out: clients multiply with their weights"),
+        "scale_at": (algorithm.scale_at == "server", "use 'client': clients multiply with E/s"),
+        "local.optimizer": (algorithm.local.optimizer.moments == "federated", "set moments = 'local'"),
+        "membership": (
+            policy.join != "vanilla" or policy.leave == "decide",
+            "set join = 'vanilla', and leave = 'include' or 'exclude': boosts and gradient norms are of single clients",
+        ),
+    }
+    for name, (is_set, instead) in needs.items():
+        if is_set:
+            raise UserError(
+                f"algorithm.{name} needs updates of single clients, which algorithm.secure hides: {instead}"
+            )
+
+
+def _needs_single(term: Any) -> bool:
+    return bool(sends(term)) or remembers(term) or isinstance(term, Notifies | ServerShift)
 
 
 def _check_robust(algorithm: Any) -> None:
@@ -123,6 +158,8 @@ def check_experiment(experiment: Any, algorithm: Any, layout: Layout) -> None:
             "algorithm.newcomers = 'calibrated' is about personal BatchNorm statistics, and here there are none: set "
             "algorithm.personal = batch-norm on a model with BatchNorm, or leave newcomers out"
         )
+    if algorithm.secure is not None:
+        _check_secure_experiment(experiment.evaluate, layout)
     if experiment.evaluate.activations:
         if not any(name.endswith("running_mean") for name in layout.states):
             raise UserError("evaluate.activations looks at BatchNorm layers, and this model has none")
@@ -140,6 +177,18 @@ def check_experiment(experiment: Any, algorithm: Any, layout: Layout) -> None:
         )
     if layout.shared == 0:
         _check_independent(algorithm)
+
+
+def _check_secure_experiment(evaluate: Any, layout: Layout) -> None:
+    """Refuse what clients would send one by one beside a secure sum."""
+    if layout.shared_states:
+        raise UserError(
+            f"algorithm.secure hides updates, and this model also averages {layout.shared_states[0]}: keep such "
+            "statistics at the client, algorithm.personal = batch-norm, or use a model without them"
+        )
+    for name in ("recovery", "gradients", "activations", "substitution"):
+        if getattr(evaluate, name):
+            raise UserError(f"evaluate.{name} looks at single clients, which algorithm.secure hides: leave one out")
 
 
 def _check_independent(algorithm: Any) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from turnout.errors import UserError
 from turnout.machine.files import replacing
-from turnout.models.adapters import LoRALinear, lora_of
+from turnout.models.adapters import LoRALinear, is_transposed, lora_of
 from turnout.tasks import Predictor
 from turnout.types import Tensors
 
@@ -39,7 +39,7 @@ def write_adapter(model: nn.Module, folder: Path) -> str:
         "lora_dropout": getattr(first.lora_dropout, "p", 0.0),
         "target_modules": list(layers),
         "bias": "none",
-        "fan_in_fan_out": False,
+        "fan_in_fan_out": is_transposed(first.base_layer),
         "inference_mode": True,
         "task_type": None,
         "base_model_name_or_path": None,
@@ -59,12 +59,13 @@ def merged_weights(model: nn.Module) -> Tensors:
     layers = {path: low for path, layer in model.named_modules() if (low := lora_of(layer)) is not None}
     changed, wrapped = dict[str, Tensor](), hasattr(model, "peft_config")
     for path, low in layers.items():
-        if not isinstance(low.base, nn.Linear):
+        if not isinstance(low.base, nn.Linear) and not is_transposed(low.base):
             kind = type(low.base).__name__
             raise UserError(
                 f"the adapter on {path} cannot be merged into a {kind}: use --adapter DIR, and peft to merge it"
             )
-        changed[f"{path}.base_layer.weight"] = low.base.weight + low.scale * low.B.weight @ low.A.weight
+        change = low.scale * low.B.weight @ low.A.weight
+        changed[f"{path}.base_layer.weight"] = low.base.weight + (change.T if is_transposed(low.base) else change)
     found = Tensors()
     for name, value in model.state_dict().items():
         owner = next((path for path in layers if name.startswith(f"{path}.")), None)

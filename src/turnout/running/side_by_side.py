@@ -116,7 +116,8 @@ class RunWorker:
             self.process.join()
             code = self.process.exitcode
             why = f"its process was ended from outside (code {code}); the machine may be short of memory"
-            return Failed(self.work[1].name, why, mistake=False, began=True, for_memory=code == -signal.SIGKILL)
+            killed = hasattr(signal, "SIGKILL") and code == -signal.SIGKILL  # Windows has no signals
+            return Failed(self.work[1].name, why, mistake=False, began=True, for_memory=killed)
 
     def end(self) -> None:
         self.connection.close()

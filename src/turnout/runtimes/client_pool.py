@@ -35,6 +35,7 @@ from turnout.errors import UserError
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, states_to_send
 from turnout.experiment import Algorithm
 from turnout.machine.profiling import stage
+from turnout.models.adapters import Adapted
 from turnout.parts.compression.base import Dense
 from turnout.parts.terms.base import Departures, PersonalModel, as_quadratic, remembers, sends, terms_bytes
 from turnout.runtimes.setup import Model, Setup
@@ -77,6 +78,7 @@ class ClientPool:
         self.trainer = make_trainer(experiment.runtime.compute, self.network, loss, x, y, optimizer)
         world = experiment.world
         self.attackers = attackers_of(world.attack, world.attackers, self.federation.clients, self.seed)
+        self.adapter = experiment.model.adapter if isinstance(experiment.model, Adapted) else None
         self.pending: tuple[Tensor, Tensors] | None = None  # clients and rows that are held for the last round
 
     # -- a round
@@ -108,12 +110,14 @@ class ClientPool:
         """The local work of clients: from what they download and what they have of their own."""
         layout, local, client_R = self.model.layout, algorithm.local, asked.client_R
         start_P, samples = download.start(client_R), self._samples(client_R, download.t)
+        start_P, held_CP = state.start(start_P) if layout.width > layout.shared else start_P, self._held(client_R)
         slots, count_R = state.moments(download.states, layout) if local.optimizer.slots else ({}, None)
         return Job(
             client_C=client_R,
             steps_C=asked.steps_R,
             samples=samples,
-            start_P=state.start(start_P) if layout.width > layout.shared else start_P,
+            start_P=start_P if held_CP is None else start_P * held_CP,
+            held_CP=held_CP,
             states={name: download.states[name] for name in layout.shared_states} | state.states,
             own_states=frozenset(state.states),
             lr=download.lr,
@@ -133,6 +137,11 @@ class ClientPool:
             clip=local.clip,
             at_once=None if local.accumulate in (None, 1) else local.at_once,
         )
+
+    def _held(self, client_C: Tensor) -> Tensor | None:
+        """Which columns each of these clients has, where adapters have different ranks; None: all."""
+        held_CP = None if self.adapter is None else self.adapter.held(self.model.layout.slots, client_C.cpu())
+        return None if held_CP is None else held_CP.to(self.place.device)
 
     def unfinished(self, client_I: Tensor, download: Download) -> Replies:
         """Reports of clients whose work does not count about their download: the model they held, and terms' bytes."""
@@ -258,7 +267,8 @@ class ClientPool:
                 statistics = {name: value[at_i.to(value.device)] for name, value in calibrated.items()}
                 state = state.with_statistics(here_c.nonzero().squeeze(1), statistics)
             shared = {n: asked.states[n].expand(len(place_c), *asked.states[n].shape) for n in layout.shared_states}
-            flat = state.start(asked.start_of(client_c))
+            flat, held_cP = state.start(asked.start_of(client_c)), self._held(client_c)
+            flat = flat if held_cP is None else flat * held_cP
             for term in terms:
                 own_cP = term.own(flat[:, : layout.shared], state.term_states[term.name])
                 flat = torch.cat([own_cP, flat[:, layout.shared :]], 1)

@@ -20,7 +20,9 @@ from turnout.exchange import Assignment, Download, Measure, Simulation
 from turnout.experiment import Experiment
 from turnout.machine.profiling import stage
 from turnout.parts.local import turn_out
+from turnout.parts.secure import SecureSum
 from turnout.runtimes.client_pool import ClientPool
+from turnout.runtimes.secure_sum import sum_in_process, weights_of
 from turnout.runtimes.setup import Setup
 from turnout.runtimes.timing import Timing
 from turnout.types import Extra, Replies, Tensors, Turnout
@@ -138,7 +140,12 @@ class InProcessRuntime(Simulated):
             return turnout, None
         replies, rows = self.clients.work(download, asked)
         self.clients.keep(replies, rows)
-        return turnout, replies
+        rule = self.algorithm.secure
+        if not isinstance(rule, SecureSum):
+            return turnout, replies
+        with stage("secure sum"):
+            weight_C = weights_of(self.algorithm.shares.by, self.examples(client_C))
+            return turnout, sum_in_process(rule, client_C, weight_C, replies)
 
     def commit(self, t: int, client_R: Tensor) -> None:
         self.clients.commit(client_R)

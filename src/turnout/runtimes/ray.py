@@ -205,7 +205,7 @@ def connect(ray: Any, settings: Settings) -> bool:
     try:
         with _quietly():
             # Ray lets workers search the driver's folder first; with this they have loaded their libraries before.
-            first = {"worker_process_setup_hook": "turnout.runtimes.ray.RayHand"}
+            first = {"worker_process_setup_hook": "turnout.runtimes.ray.RayWorker"}
             ray.init(settings.address or "local", log_to_driver=False, logging_level="ERROR", runtime_env=first, **here)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UserError(NO_CLUSTER.format(settings.address, short(error))) from error

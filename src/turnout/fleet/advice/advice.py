@@ -268,6 +268,8 @@ class Advice:
             elif s is not None and s.gap is not None:
                 gap, ends = self.gap_text(s.gap, s.low, s.high), (s.gap, s.low, s.high)
             state = f"behind {gone[arm].by} after {gone[arm].after} seeds" if arm in gone else "not distinguishable"
+            if rival is not None and not rival.decides:
+                state = f"behind {leader.candidate}, but maybe not on another log"
             if name == leader.candidate:
                 state = "best" if name == self.best else "ahead on this log" if self.ahead else "leads"
             ran = len(self.scores[arm]), self.collapsed[arm]
@@ -359,7 +361,9 @@ class Advice:
         if self.recommended is None:
             return [self.needed()]
         found = [f"try it: turnout run {self.folder / 'recommended.toml'}"]
-        if not self.best:
+        if self.certainty is not None and self.certainty.rounds_needed:
+            found.append(f"log more: {self.missing()}")
+        elif not self.best:
             more = "which of them" if not self.ahead else f"whether {self.ahead}"
             found.append(f"to know {more} is best: the same command with a larger --budget and --out {self.folder}")
         if private := self.privacy_sentence():

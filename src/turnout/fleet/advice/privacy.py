@@ -63,9 +63,9 @@ def private_levers(
     """The fleet as it is now, and private with each separation and clipping length."""
     rounds, usual = case.experiment.rounds, usual_length(case, data_dir)
     found = [Lever(AS_NOW, "without privacy", every=log.every)]
-    came = replies_with_rest(log, 1)
+    came = float(f"{replies_with_rest(log, 1):.3g}")
     for separation in (b for b in SEPARATIONS if b <= rounds):
-        left, noise = replies_with_rest(log, separation), "gaussian" if separation == 1 else "banded"
+        left, noise = float(f"{replies_with_rest(log, separation):.3g}"), "gaussian" if separation == 1 else "banded"
         whole = Private(1.0, n0=left, delta=delta, epsilon=epsilon, noise=noise, min_separation=separation)
         multiplier = float(whole.tied(rounds).begin()["multiplier"])
         smaller = min(1.0, clients / log.clients)
@@ -76,11 +76,11 @@ def private_levers(
             )  # fmt: skip
             most = math.ceil(rounds / separation)
             about = (
-                f"a client takes part at most {most} times, {separation} rounds apart; {left:.3g} replies a round "
-                f"instead of {came:.3g}; noise multiplier {multiplier:.3g}"
+                f"a client takes part at most {most} times, {separation} rounds apart; {left:g} replies a round "
+                f"instead of {came:g}; noise multiplier {multiplier:.3g}"
             )
             setting = (
-                f"--set 'algorithm.privacy={{clip={clip}, n0={left:.3g}, delta={delta:g}, epsilon={epsilon:g}, "
+                f"--set 'algorithm.privacy={{clip={clip}, n0={left:g}, delta={delta:g}, epsilon={epsilon:g}, "
                 f'noise="{noise}", min_separation={separation}}}\''
             )
             name = f"b={separation}, k={most}, clip {clip:g}"

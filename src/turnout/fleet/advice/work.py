@@ -96,7 +96,7 @@ class AdviceWork:
             candidates={c.name: c for c in self.candidates},
             refused=dict(refused),
             race=race,
-            scores=scores if sure is None else {**scores, **self._scores(RACE, [sure.arm], self.cases)},
+            scores=self._scores(RACE, scores, self.cases),  # with the seeds that were run after the race
             by_case={case.name: self._scores(RACE, scores, [case]) for case in self.cases},
             outcomes=self._outcomes(RACE, scores),
             rates=tuple(sorted(map(settings_of, self.steps), key=rate_of)),

@@ -45,7 +45,7 @@ def _next_banded(factorisation: Factorisation, stream: State, fresh: Tensor, s: 
     """x_s = (z_s - Σ_i c_i x_{s-i}) / c_0, over the last bands - 1 rounds; each stays as one vector in its slot."""
     bands = len(factorisation.coefs) - 1
     for i in range(1, min(bands, s) + 1):
-        earlier = stream[str((s - i) % bands)].to(fresh)
+        earlier = stream[str((s - i) % bands)] = stream[str((s - i) % bands)].to(fresh)  # a checkpoint is read on a CPU
         fresh.sub_(earlier.view_as(fresh), alpha=factorisation.coefs[i] / factorisation.coefs[0])
     stream[str(s % bands)] = fresh
     return fresh

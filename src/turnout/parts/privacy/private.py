@@ -18,7 +18,7 @@ from torch import Tensor
 
 from turnout.errors import UserError, check_settings
 from turnout.parts.privacy.accountant import epsilon_of, mu_of
-from turnout.parts.privacy.factorisation import Factorisation, factorise
+from turnout.parts.privacy.factorisation import BUFFERS, Factorisation, factorise
 from turnout.parts.privacy.ledger import count_again, empty_ledger, took_part
 from turnout.parts.privacy.noise import draw_noise, next_noise
 from turnout.parts.updates import Updates
@@ -131,6 +131,11 @@ class Private:
     def _clip_noise(self) -> float:
         assert self.n0 is not None
         return self.n0 / 20 if self.clip_noise is None else self.clip_noise
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors of the model's length the noise keeps."""
+        return {"gaussian": 0, "banded": self.min_separation - 1, "blt": BUFFERS}[self.noise]
 
     # -- what it costs
 

@@ -122,14 +122,16 @@ def allowing(packages: Sequence[str] = (), no_code: bool = False) -> Iterator[No
 
 
 def configuration_file() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "turnout" / "config.toml"
+    return Path(os.path.expanduser(os.environ.get("XDG_CONFIG_HOME") or "~/.config")) / "turnout" / "config.toml"
 
 
 def _configured() -> list[str]:
     path = configuration_file()
+    if not path.is_absolute():  # there is no home folder
+        return []
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error

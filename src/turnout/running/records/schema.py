@@ -17,6 +17,8 @@ from turnout.machine.lock import has_locks
 
 Column = NDArray[Any]
 
+# Where locks fail, nolock=1 is not enough: SQLite still asks for one if a killed writer has left its journal.
+NO_LOCKS = "vfs=unix-none" if os.name == "posix" else "nolock=1"
 APPLICATION = 0x5455524E  # "TURN": marks the file as ours
 VERSION = 1
 RESTORE = (
@@ -94,7 +96,7 @@ def connect(path: Path, create: bool) -> sqlite3.Connection:
     with explained(path):
         locks = not writable or has_locks(path.parent.absolute())
         if create:
-            mode = "mode=rwc" if locks else "mode=rwc&nolock=1"
+            mode = "mode=rwc" if locks else f"mode=rwc&{NO_LOCKS}"
         elif writable and locks:
             mode = "mode=rw"  # readers of a WAL file share two files beside it, which they write
         else:

@@ -90,6 +90,8 @@ def build_model(model: Any, input_shape: tuple[int, ...], classes: int, seed: in
         return copy.deepcopy(model).cpu()
     if isinstance(model, Adapted):
         base = build_model(model.base, input_shape, classes, seed)
+        if (file := model.base_file()) is not None:
+            load_weights(base, file, "model.weights")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(seed, "adapter") & (2**63 - 1))
             return model.around(base)
@@ -156,15 +158,15 @@ def with_all_sizes(module: nn.Module, x: Tensor, seed: int) -> nn.Module:
     return module
 
 
-def load_weights(module: nn.Module, path: Path) -> None:
+def load_weights(module: nn.Module, path: Path, setting: str = "start") -> None:
     """Load initial weights; names and shapes must be those of the model."""
     try:
         module.load_state_dict(load_file(path))
     except (OSError, SafetensorError) as error:
-        raise UserError(f"start = {str(path)!r} cannot be read as a safetensors file: {error}") from error
+        raise UserError(f"{setting} = {str(path)!r} cannot be read as a safetensors file: {error}") from error
     except RuntimeError as error:  # it lists the names and shapes that differ
         words = " ".join(str(error).split())[:400]
-        raise UserError(f"start = {str(path)!r} holds another model's weights: {words}") from error
+        raise UserError(f"{setting} = {str(path)!r} holds another model's weights: {words}") from error
 
 
 def check_model(task: TaskSpec, model: nn.Module, x: Tensor, y: Tensor) -> None:

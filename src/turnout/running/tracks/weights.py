@@ -156,6 +156,7 @@ class Weights(Track):
             "records": record_bytes(cohort),
             "stand-ins": algorithm.substitution.memory(ever, shared),
             "models": algorithm.mixing.memory(ever, shared),
+            "noise": 0 if algorithm.privacy is None else 4 * shared * algorithm.privacy.vectors,
         }
 
 

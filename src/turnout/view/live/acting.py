@@ -98,7 +98,11 @@ class Actions:
         number until this one has seen it end.
         """
         if name in self.started and self.started[name].process.poll() is None:
-            self.started[name].process.send_signal(signal.SIGINT)
+            process = self.started[name].process
+            try:
+                process.send_signal(signal.SIGINT)
+            except ValueError:  # Windows: it ends without its report, and --resume continues it
+                process.terminate()
         elif is_held(self.watched.path(name)):
             raise UserError(f"{name} was not started from this page: stop it where it was started")
         else:
