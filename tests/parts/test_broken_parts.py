@@ -293,7 +293,7 @@ class FedDyn(LocalTerm, ServerShift):
 
     def _next(self, server_state, aggregate):
         moved_RP = aggregate.models() - aggregate.start_P if self.unscaled else aggregate.update_RP
-        return server_state["h"] - self.alpha * moved_RP.sum(0) / aggregate.members
+        return server_state["h"] - self.alpha * moved_RP.sum(0) / aggregate.objective_size
 
     def server_shift(self, server_state, aggregate):
         return -self._next(server_state, aggregate) / self.alpha
