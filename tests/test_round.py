@@ -527,7 +527,7 @@ class FedDyn(to.terms.LocalTerm, to.terms.ServerShift, to.terms.SelectiveDownloa
 
     def _next(self, server_state, aggregate):
         moved_RP = aggregate.models() - aggregate.start_P
-        return server_state["h"] - self.alpha * moved_RP.sum(0) / aggregate.members
+        return server_state["h"] - self.alpha * moved_RP.sum(0) / aggregate.objective_size
 
     def server_shift(self, server_state, aggregate):
         return -self._next(server_state, aggregate) / self.alpha
