@@ -35,7 +35,7 @@ from turnout.world.devices import Devices
 from turnout.world.enrolment import tied
 from turnout.world.events import Events, EventSetting, calendar_of
 from turnout.world.members import Members
-from turnout.world.participation import Participation, fraction_of
+from turnout.world.participation import Participation, raised
 
 
 def check_participation(
@@ -47,7 +47,10 @@ def check_participation(
     expect_part(participation, Participation)
     participation = tied(participation, example_enrolment(clients), ROUNDS, "check_participation")
     client_C, some_c, groups = torch.arange(clients), torch.arange(1, clients, 3), torch.arange(clients) % 2
-    first = [fraction_of(participation, client_C, t, full_work, 0, groups) for t in range(ROUNDS)]
+    try:
+        first = [participation.fraction(client_C, t, full_work, 0, groups) for t in range(ROUNDS)]
+    except Exception as error:  # any failure of a user's part
+        raise AssertionError(str(raised(participation, error))) from error
     for t in (3, 1, 0, 2):
         again = participation.fraction(client_C, t, full_work, 0, groups)
         expect(again.shape == client_C.shape, f"fraction: one number per client, not {tuple(again.shape)}")

@@ -54,30 +54,27 @@ class Participation(Protocol):
         earlier calls nor on the other clients: `turnout.rng.uniform(seed, "mine", t, ids=client_C)` is such a draw."""
 
 
-def fraction_of(
-    participation: Participation, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None
-) -> Tensor:
-    """The fractions of a participation; an exception in it is an error that names the part and its line."""
-    try:
-        return participation.fraction(client_C, t, full_work, seed, groups)
-    except UserError:
-        raise
-    except Exception as error:  # any failure of a user's part
-        called = f"world.participation: {type(participation).__name__}.fraction"
-        frames = traceback.extract_tb(error.__traceback__)[1:]
-        if not frames:  # the call itself failed
-            raise UserError(f"{called} is called with {SIGNATURE}: {error}") from error
-        raise UserError(
-            f"{called} raised {type(error).__name__}: {error} ({Path(frames[0].filename).name}:{frames[0].lineno})"
-        ) from error
+def raised(participation: Participation, error: Exception) -> Exception:
+    """An exception in a participation, as an error that names the part and its line."""
+    if isinstance(error, UserError):
+        return error
+    called = f"world.participation: {type(participation).__name__}.fraction"
+    frames = traceback.extract_tb(error.__traceback__)
+    if all(frame.name != "fraction" for frame in frames):  # the call itself failed
+        return UserError(f"{called} is called with {SIGNATURE}: {error}")
+    line = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+    return UserError(f"{called} raised {type(error).__name__}: {error} ({line})")
 
 
 def finished(
     participation: Participation, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None
 ) -> Tensor:
     """The fractions of a participation, checked to be one number in [0, 1] for each client."""
-    with stage("participation"):
-        fraction_C = fraction_of(participation, client_C, t, full_work, seed, groups)
+    try:
+        with stage("participation"):
+            fraction_C = participation.fraction(client_C, t, full_work, seed, groups)
+    except Exception as error:  # any failure of a user's part
+        raise raised(participation, error) from error
     fits = len(fraction_C) == len(client_C)
     if not fits or (len(fraction_C) and not 0 <= float(fraction_C.min()) <= float(fraction_C.max()) <= 1):  # nor NaN
         wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))
