@@ -36,6 +36,8 @@ class Inputs(Like):
     (4, torch.Size([2, 3]), torch.float64)
     >>> torch.stack([x, x]).shape, list(x)
     (torch.Size([2, 4, 3]), ['input_ids', 'age'])
+    >>> torch.equal(x, x), torch.equal(x, Inputs({**x.tensors, "age": torch.ones(4)}))
+    (True, False)
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]):
@@ -50,9 +52,10 @@ class Inputs(Like):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """A function of torch works on every input: `torch.cat`, `torch.stack`."""
+        """A function of torch works on every input: `torch.cat`, `torch.stack`; `torch.equal` needs all to be equal."""
         names = next(v for v in _pytree.tree_leaves(args, is_leaf=_are_inputs) if _are_inputs(v)).tensors
-        return Inputs({name: func(*_part(args, name), **_part(kwargs or {}, name)) for name in names})
+        found = {name: func(*_part(args, name), **_part(kwargs or {}, name)) for name in names}
+        return Inputs(found) if all(isinstance(value, Tensor) for value in found.values()) else all(found.values())
 
     def __getitem__(self, rows: Any) -> Any:
         """Some of the samples, or one input by its name."""

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
 import turnout as to
 from turnout.errors import UserError
 from turnout.inputs import Inputs
-
-WORDS = {"[UNK]": 0, "the": 1, "cat": 2, "sat": 3, "mat": 4}
-
-
-def write_tokenizer(folder: Path) -> Path:
-    """A tokenizer of five words, as a file of the package tokenizers."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
-        "model": {"type": "WordLevel", "vocab": WORDS, "unk_token": "[UNK]"},
-    }  # fmt: skip
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    return folder
+from turnout.testing import check_data
+from word_tokenizer import write_tokenizer
 
 
 def test_a_file_is_a_client_and_its_text_is_cut_into_windows(tmp_path):
@@ -39,6 +24,12 @@ def test_a_file_is_a_client_and_its_text_is_cut_into_windows(tmp_path):
     assert x["attention_mask"][order].tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]]
     assert y[order].tolist() == [[97, 98, 99, 100], [101, 102, 103, 104], [105, 106, -100, -100]]
     assert (data.classes, data.input_shape) == (256, (4,))
+
+
+def test_texts_keep_the_promises_of_data(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"{name} says: hello, hello " * 3)
+    check_data(to.data.Texts(tmp_path, length=7))
 
 
 def test_letters_beyond_ascii_are_several_bytes(tmp_path):
@@ -114,3 +105,23 @@ def test_a_file_that_is_no_text_is_named(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(UserError, match=r"a\.txt cannot be read as a text in UTF-8"):
         to.data.Texts(tmp_path).load(0)
+
+
+def test_samples_of_a_data_set_with_several_inputs_are_filled_up():
+    """As a tokenized data set has them: dictionaries of lists, of different lengths."""
+    rows = [{"input_ids": [5, 6, 7], "kind": 1.0, "labels": [5, 6, 7]}, {"input_ids": [8], "kind": 2.0, "labels": [8]}]
+    tested = [{"input_ids": [1, 2, 3, 4], "kind": 0.0, "labels": [1, 2, 3, 4]}]
+    spec = to.data.FromDataset(rows, owner=[0, 1], x=("input_ids", "kind"), y="labels", test=tested)
+    data = spec.load(0)
+    x, y = data.train(torch.tensor([0])).of(0)
+    assert x["input_ids"].tolist() == [[5, 6, 7, 0]]
+    assert (x["attention_mask"].tolist(), x["kind"].tolist()) == ([[1, 1, 1, 0]], [1.0])
+    assert y.tolist() == [[5, 6, 7, -100]]
+    assert data.central_test()[0]["input_ids"].tolist() == [[1, 2, 3, 4]]
+    labelled = [{"input_ids": [5, 6], "y": "good"}, {"input_ids": [8], "y": "bad"}]
+    found = to.data.FromDataset(labelled, owner=[0, 0], x=("input_ids",), y="y", test_share=0.0).load(0)
+    x, y = found.train(torch.tensor([0])).of(0)
+    assert sorted(zip(x["input_ids"].tolist(), y.tolist(), strict=True)) == [([5, 6], 1), ([8, 0], 0)]
+    assert found.labels == ("bad", "good")
+    with pytest.raises(UserError, match="no part 'nothing'"):
+        to.data.FromDataset(rows, owner=[0, 1], x=("nothing",), y="labels").load(0)

@@ -6,19 +6,24 @@ Shape letters: S samples, B of a batch, T positions, K tokens, H hidden.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.func import grad, vmap
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import turnout as to
+from combinations import combination
+from turnout.engine.network import ForClients
 from turnout.errors import UserError
 from turnout.inputs import Inputs
 from turnout.parts.terms.control_variates import Scaffold
 from turnout.running.tracks.prepare import prepare
+from turnout.runtimes.client_pool import data_bytes
 from turnout.tasks import NextToken
 
 TOKENS, WIDTH = 11, 9
@@ -179,3 +184,50 @@ def test_positions_that_nobody_uses_are_cut_off(tmp_path):
 def test_inputs_that_cannot_be_used_are_refused(x, y, words):
     with pytest.raises(UserError, match=words):
         to.data.Own(x, y, owner=[0] * len(next(iter(x.values())))).load()
+
+
+@pytest.mark.parametrize("mask", ["none", "bool", "float", "causal"])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_attention_of_several_clients_is_torchs(mask, heads):
+    """With masks and heads that share keys; a query that may see nothing gets 0."""
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(3, 2, n, 5, 6, generator=g, dtype=torch.float64) for n in (4, heads, heads))
+    seen = torch.rand(3, 2, 1, 5, 5, generator=g) > 0.4
+    seen[0, 0, 0, 2] = False
+    given = {"bool": seen, "float": torch.randn(3, 2, 1, 5, 5, generator=g, dtype=torch.float64)}.get(mask)
+    named = {"enable_gqa": heads != 4, "is_causal": mask == "causal", "scale": 0.3}
+
+    def loss(q: Tensor, k: Tensor, v: Tensor, given: Tensor | None) -> Tensor:
+        return (scaled_dot_product_attention(q, k, v, given, **named) * torch.arange(6)).square().sum()
+
+    with ForClients(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch has no rule of its own
+        places = (0, 0, 0, None if given is None else 0)
+        found = vmap(grad(loss, (0, 1, 2)), places)(q, k, v, given)
+    for i in range(3):
+        expected = grad(loss, (0, 1, 2))(q[i], k[i], v[i], None if given is None else given[i])
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one[i], other)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_dictionary_with_one_input_is_that_input(seed, tmp_path):
+    """Whole algorithms at random, by which every part meets such samples; the layers are called by name."""
+    given = next(
+        found for i in range(20) if (found := combination(100 + 20 * seed + i)).wrong is None and not found.sick
+    )
+    plain = given.experiment().but(**{"runtime.engine": "vmap" if seed % 2 else "loop", "runtime.threads": 1})
+    data = plain.world.data
+    test = None if data.test is None else ({"input": data.test[0]}, data.test[1])
+    several = plain.but(**{"world.data": replace(data, x={"input": data.x}, test=test)})
+    one, other = (to.run(changed, tmp_path / str(i), quiet=True) for i, changed in enumerate((plain, several)))
+    assert str(other.experiment.model) == str(one.experiment.model)
+    for name, value in one.weights().items():
+        assert torch.equal(value, other.weights()[name]), (str(given), name)
+    assert one.curve("bytes_up") == other.curve("bytes_up")
+
+
+def test_all_inputs_count_in_the_memory_of_the_data():
+    x, owner = texts()
+    data = to.data.Own(x, owner=owner, classes=TOKENS, test_share=0.0).load(0)
+    assert data_bytes(data) >= sum(value.nbytes for value in x.values())

@@ -98,7 +98,7 @@ def test_a_fleet_that_hardly_trains_is_told_how_long_rounds_should_be() -> None:
         came_TM[2 * m :: 24, m] = True
     log = log_of_presence(came_TM)
     found = {one.kind: one.words for one in diagnose(log).findings}
-    assert found["empty rounds"] == "Nobody came to 196 of 336 rounds (58.3%)."
+    assert found["empty rounds"] == "No client came to 196 of 336 rounds (58.3%)."
     few = "100% of its rounds have fewer than 2 clients."
     longer = "Rounds of 8 h (--every 8h) would have 3.3 clients on average, and 2 or more in 100%."
     assert found["hardly trains"] == f"This fleet hardly trains: {few} {longer}"

@@ -77,7 +77,6 @@ def experiment(folder: Path, model: object, labelled: bool, engine: str = "vmap"
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert", "peft"])
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_vectorised_equals_the_loop(kind, llama, bert, folder, tmp_path, capsys):
     """To 1e-6: transformers computes norms and rotations in single precision."""
     model = bert if kind == "bert" else llama
@@ -116,7 +115,6 @@ schedule = {{ kind = "warm-up", rounds = 1, then = {{ kind = "cosine", rounds = 
 """
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_a_file_runs_resumes_predicts_and_exports(kind, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
@@ -145,6 +143,8 @@ def test_a_file_runs_resumes_predicts_and_exports(kind, folder, tmp_path, monkey
     else:
         assert all(1 < float(row["perplexity"]) < 1000 for row in rows)
         assert "the perplexity of all texts together is" in shown.err
+    assert main(["export", str(tmp_path / "parts"), "--card", str(tmp_path / "card.md")]) == 0
+    assert "- Input: input_ids 12 numbers (int64), attention_mask 12 numbers" in (tmp_path / "card.md").read_text()
     for name in ("m.safetensors", "m.pt2"):
         assert main(["export", str(tmp_path / "parts"), "--model", str(tmp_path / name)]) == 0
     data = to.data.Texts("t.csv", length=12)
@@ -250,3 +250,20 @@ def test_turnout_does_not_import_transformers():
     libraries = "{'transformers', 'peft', 'tokenizers'}"
     code = f"import sys, turnout as to; to.models.MLP(3); assert not {libraries} & {{*sys.modules}}"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_template_for_adapters_runs(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    file = tmp_path / "my.toml"
+    assert main(["init", str(file), "--template", "lora"]) == 0
+    here = [
+        "world.data.path=t.csv",
+        "world.data.owner_column=who",
+        "world.data.tokenizer=bytes",
+        "world.data.length=12",
+    ]
+    sets = [word for setting in [*here, "model.base.path=llama", "rounds=1"] for word in ("--set", setting)]
+    assert main(["run", str(file), *sets, "--quiet", "--out", str(tmp_path / "run")]) == 0
+    assert any("lora_A" in name for name in to.open_run(tmp_path / "run").weights())
+    assert main(["init", str(tmp_path / "b.toml"), "--template", "lore"]) == 2
+    assert "lora" in capsys.readouterr().err

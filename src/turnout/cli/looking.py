@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EMNIST_PARTS = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
+TEMPLATES = Path(__file__).parent / "templates"
 HEADING = """An experiment for turnout, from the recipe {recipe}. Run it with: turnout run {file}
 A setting that is left out has its default; `turnout list` shows the settings of every kind. A part of your own is
 written as its path: kind = "package.module:Name"."""
@@ -130,14 +131,18 @@ def init(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The file to write.")],
     recipe: Annotated[str, typer.Option(help="The recipe to take the settings from.")] = "digits",
     variant: Annotated[str | None, typer.Option(help="One of its variants. [default: the last]")] = None,
+    template: Annotated[
+        str | None, typer.Option(help="A short file instead of a recipe: lora (fine-tune a language model).")
+    ] = None,
     force: Force = False,
 ) -> None:
     """Write an experiment file to start from.
 
-    With every setting, and comments that list the alternatives of each part.
+    With every setting, and comments that list the alternatives of each part; a template has only what it needs.
 
     \b
     turnout init my.toml
+    turnout init my.toml --template lora
     turnout init my.toml --recipe participation --variant C
     turnout run my.toml
     """
@@ -149,6 +154,13 @@ def init(
     if file.exists() and not force:
         raise UserError(f"{file} exists already: choose another name, or add --force")
     check_destination("init", file)
+    if template is not None:
+        known = {found.stem: found for found in TEMPLATES.glob("*.toml")}
+        if template not in known:
+            raise UserError(f"there is no template {template!r}: {nearest(template, known)}")
+        file.write_text(known[template].read_text(encoding="utf-8"), encoding="utf-8")
+        say(f"{file} is written: its comments name the folders and files it needs", stderr=False)
+        return
     variants = cook(recipe)
     name = variant or list(variants)[-1]
     if name not in variants:

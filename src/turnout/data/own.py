@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, Subset
 from turnout.data.partitioned import MayHaveOwners, Pool
 from turnout.data.text_table import number_values
 from turnout.errors import UserError
-from turnout.inputs import Inputs, check_inputs, check_positions
+from turnout.inputs import MASK, Inputs, check_inputs, check_positions
 from turnout.tasks import IGNORED
 
 Array = Tensor | np.ndarray
@@ -66,13 +66,15 @@ class FromDataset(MayHaveOwners):
 
     dataset     the samples, or the function
     owner       a function of a sample's number, a list with one owner per sample, or which part of a sample it is
-    x, y        which part of a sample is the input and which the target: places in a tuple, or names in a dictionary
+    x, y        which part of a sample is the input and which the target: places in a tuple, or names in a dictionary;
+                several names for a model with several inputs, ("input_ids", "attention_mask")
     test        a data set of the same kind as a central test set
     labels      the names of the classes; None for the data set's own `classes`, if it has them
 
     Pictures (of Pillow; arrays of bytes, channels last; tensors of bytes, channels first) become numbers from 0 to 1,
     [channels, height, width]; all must be of one size. A target is a whole number or a text, which is a class, or a
-    number to predict.
+    number to predict. Of several inputs, lists of different lengths (tokens) are filled up: inputs with 0, targets with
+    -100, and there is an `attention_mask` then.
 
     >>> data = FromDataset([([0.0, 1.0], "no"), ([1.0, 0.0], "yes")], owner=lambda i: f"client {i}").load()
     >>> data.names, data.labels, data.input_shape
@@ -81,7 +83,7 @@ class FromDataset(MayHaveOwners):
 
     dataset: Dataset[Any] | Callable[[], Dataset[Any]] | Sequence[Any]
     owner: Callable[[int], Any] | int | str | Sequence[Any] | Tensor | np.ndarray | None = None
-    x: int | str = 0
+    x: int | str | tuple[str, ...] = 0
     y: int | str = 1
     test: Dataset[Any] | Callable[[], Dataset[Any]] | Sequence[Any] | None = None
     labels: tuple[str, ...] | None = None
@@ -103,17 +105,55 @@ class FromDataset(MayHaveOwners):
         targets = _part(samples, self.y)
         if not labels and isinstance(targets[0], str):
             labels = number_values(list(map(str, targets)))[1]
-        train = _tensors(_part(samples, self.x), targets, labels)
-        test = None
-        if self.test is not None:
-            tested = _samples(self.test)[1]
-            test = _tensors(_part(tested, self.x), _part(tested, self.y), labels)
+        tested = [] if self.test is None else _samples(self.test)[1]
+        if isinstance(self.x, tuple | list):
+            longest = max(_length(part) for name in self.x for part in _part([*samples, *tested], name))
+            train = self._several(samples, labels, longest)
+            test = self._several(tested, labels, longest) if tested else None
+        else:
+            train = _tensors(_part(samples, self.x), targets, labels)
+            test = _tensors(_part(tested, self.x), _part(tested, self.y), labels) if tested else None
         owner: Any = self.owner
         if callable(owner):
             owner = [owner(i) for i in range(len(samples))]
         elif isinstance(owner, int | str):
             owner = _part(samples, owner)
         return checked_pool("FromDataset", "sample", train, owner, test, None, labels or None)
+
+    def _several(self, samples: Sequence[Any], labels: Sequence[str], longest: int) -> tuple[Tensor, Tensor]:
+        """Samples with several inputs; lists of different lengths are filled up to the longest."""
+        names = tuple(self.x) if isinstance(self.x, tuple | list) else ()
+        parts = {name: _part(samples, name) for name in names}
+        x = {name: _filled(name, values, longest, 0) for name, values in parts.items()}
+        length_S = torch.tensor([_length(value) for value in parts[names[0]]])
+        if MASK not in x and bool((length_S < longest).any()):
+            x[MASK] = (torch.arange(longest) < length_S[:, None]).long()
+        return as_samples(
+            x, _filled(self.y, _numbered(_part(samples, self.y), labels), longest, IGNORED), "FromDataset"
+        )
+
+
+def _numbered(targets: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+    """A text is the place of its label."""
+    number = {name: i for i, name in enumerate(labels)}
+    return [number.get(target, target) if isinstance(target, str) else target for target in targets]
+
+
+def _length(value: Any) -> int:
+    """Of a list of numbers; 0 of anything else."""
+    found = torch.as_tensor(value)
+    return len(found) if found.ndim == 1 else 0
+
+
+def _filled(name: int | str, values: Sequence[Any], longest: int, fill: int) -> Tensor:
+    """One part of all samples; lists of different lengths are filled up."""
+    try:
+        found = [_numbers(value) for value in values]
+        if all(one.ndim == 1 and len(one) <= longest for one in found) and any(len(one) < longest for one in found):
+            found = [torch.nn.functional.pad(one, (0, longest - len(one)), value=fill) for one in found]
+        return torch.stack(found)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"FromDataset: the parts {name!r} of the samples cannot be joined ({error})") from error
 
 
 def _samples(given: Any) -> tuple[Any, list[Any]]:
@@ -138,10 +178,8 @@ def _part(samples: Sequence[Any], where: int | str) -> list[Any]:
 
 def _tensors(inputs: Sequence[Any], targets: Sequence[Any], labels: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Inputs and targets, each as one tensor; a text is the place of its label."""
-    number = {name: i for i, name in enumerate(labels)}
     stacked = []
-    numbered = [number.get(target, target) if isinstance(target, str) else target for target in targets]
-    for what, values in (("inputs", inputs), ("targets", numbered)):
+    for what, values in (("inputs", inputs), ("targets", _numbered(targets, labels))):
         try:
             found = [_numbers(value) for value in values]
             if len({one.dtype for one in found}) > 1:

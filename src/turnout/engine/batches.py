@@ -22,6 +22,7 @@ from turnout.rng import key, keys
 from turnout.types import Samples
 
 _CPU_WINDOW, _GPU_WINDOW = 4 << 20, 256 << 20  # bytes of samples gathered at once
+WIDTHS = 32  # on a GPU, texts are cut to a multiple of this
 SOURCE = Path(__file__).parent / "kernels" / "c" / "batches.c"
 ARGUMENTS = (pointer,) * 4 + (whole,) * 5 + (pointer,) * 2 + (whole,)
 
@@ -174,5 +175,7 @@ class BatchLoader:
         if self.trim:
             real = torch.stack([step.tensors[MASK] for step in self.x if isinstance(step, Inputs)])
             used_J = used_positions(real).amax((1, 2)).clamp(min=1)
+            if x.is_cuda:  # few widths, since a step is captured for each
+                used_J = (-(-used_J // WIDTHS) * WIDTHS).clamp(max=real.shape[-1])
             self.x = tuple(trimmed(step, width) for step, width in zip(self.x, used_J.tolist(), strict=True))
         self.first = step

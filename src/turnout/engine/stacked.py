@@ -176,9 +176,32 @@ class AttentionGradient(StackedGradient):
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *options: Any, **named: Any) -> Any:
-    """`scaled_dot_product_attention`; NotImplemented with a mask, with dropout, or with heads that share keys."""
+    """`scaled_dot_product_attention`, with a mask or heads that share keys by plain products (under `vmap`, for which
+    torch has no rule then); NotImplemented with dropout."""
     given = dict(zip(("attn_mask", "dropout_p", "is_causal"), options, strict=False)) | named
-    plain = given.get("attn_mask") is None and not given.get("dropout_p") and not given.get("enable_gqa")
-    if not plain or q.dim() != 4 or not q.shape[:2] == k.shape[:2] == v.shape[:2]:
+    mask, shared = given.get("attn_mask"), bool(given.get("enable_gqa"))
+    if given.get("dropout_p") or q.dim() != 4 or (not shared and not q.shape[:2] == k.shape[:2] == v.shape[:2]):
         return NotImplemented
+    if mask is not None or shared:
+        if not torch._C._functorch.is_functorch_wrapped_tensor(q):
+            return NotImplemented
+        return masked_attention(q, k, v, mask, bool(given.get("is_causal", False)), given.get("scale"))
     return Attention.apply(q, k, v, bool(given.get("is_causal", False)), given.get("scale"))
+
+
+def masked_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
+) -> Tensor:
+    """softmax(scale q kᵀ) v over the keys that a query may see; 0 for a query that sees none, as torch has it."""
+    if q.shape[1] != k.shape[1]:  # several heads share keys and values
+        k, v = (value.repeat_interleave(q.shape[1] // value.shape[1], 1) for value in (k, v))
+    score = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    seen = mask if mask is not None and mask.dtype == torch.bool else None
+    if is_causal:
+        seen = torch.ones(score.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    elif mask is not None and seen is None:
+        score = score + mask
+    if seen is None:
+        return score.softmax(-1) @ v
+    share = score.masked_fill(~seen, torch.finfo(score.dtype).min).softmax(-1)
+    return (share * seen.any(-1, keepdim=True)) @ v

@@ -242,10 +242,10 @@ def _labels(log: ParticipationLog) -> str:
 
 
 def _empty_rounds(came_T: np.ndarray, asked_T: np.ndarray) -> Iterator[Finding]:
-    """Rounds to which nobody came."""
+    """Rounds to which no client came."""
     empty, rounds = int(((came_T == 0) & (asked_T > 0)).sum()), int((asked_T > 0).sum())
     if empty:
-        yield Finding("empty rounds", f"Nobody came to {empty:,} of {rounds:,} rounds ({empty / rounds:.1%}).")
+        yield Finding("empty rounds", f"No client came to {empty:,} of {rounds:,} rounds ({empty / rounds:.1%}).")
 
 
 def _hardly_trains(log: ParticipationLog, came_T: np.ndarray) -> Iterator[Finding]:

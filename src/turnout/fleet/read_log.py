@@ -74,7 +74,9 @@ def _since(log: ParticipationLog, reading: Reading) -> ParticipationLog:
         raise UserError(f"--since {reading.since}: {log.path} has no dates; give the number of a round, from 0")
     t = int(np.searchsorted(log.start_T, number)) if is_time and log.start_T is not None else int(number)
     if t >= log.rounds or log.first_row_T[t] == len(log.round_N):
-        raise UserError(f"--since {reading.since}: {log.path} has no rows after that; it has {log.rounds:,} rounds")
+        raise UserError(
+            f"--since {reading.since}: {log.path} has no rows after that; its rounds are 0 to {log.rounds - 1:,}"
+        )
     kept = log.since(t)
     assumed = f"{t:,} of {log.rounds:,} rounds are before {reading.since} and left out (--since)"
     return replace(kept, assumed=(*log.assumed, assumed))
@@ -163,9 +165,8 @@ class _RowCollector:
         names = block.cells[self.roles["client"]]
         for name, label, line in zip(names, block.cells[column], block.line_B, strict=True):
             if (known := self.label_of.setdefault(name, label)) != label:
-                self.faults.add(
-                    "label", line, f"client {name} has the {column} {label!r}, and {known!r} before: it has one"
-                )
+                words = f"client {name} has the {column} {label!r}, and {known!r} before: a client has one"
+                self.faults.add("label", line, f"{words} (--label none reads none)")
 
     def _read(self, role: str, column: str, block: TableBlock) -> np.ndarray:
         """The numbers of a column [B]."""

@@ -34,6 +34,7 @@ from turnout.engine.trainers import base_type, make_trainer
 from turnout.errors import UserError
 from turnout.exchange import Assignment, Departure, Download, Measure, Measured, Outbox, states_to_send
 from turnout.experiment import Algorithm
+from turnout.inputs import Inputs, tensors_of
 from turnout.machine.profiling import stage
 from turnout.models.adapters import Adapted
 from turnout.parts.compression.base import Dense
@@ -363,5 +364,6 @@ def data_bytes(federation: Federation) -> int:
     named = [getattr(federation, name, None) for name in ("x", "y", "test_x", "test_y")]
     central = getattr(federation, "central", None)
     values = [*named, *rows, *(central if isinstance(central, tuple) else ())]
-    storages = [value.untyped_storage() for value in values if isinstance(value, Tensor)]
+    held = [part for value in values if isinstance(value, Tensor | Inputs) for part in tensors_of(value)]
+    storages = [part.untyped_storage() for part in held]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

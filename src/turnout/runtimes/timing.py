@@ -34,6 +34,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from turnout.clients.state import initial_moments, initial_shared
 from turnout.exchange import Download, RoundTiming
 from turnout.experiment import Algorithm
+from turnout.inputs import call
 from turnout.parts.closing import IDLE, close
 from turnout.parts.compression.base import Sending
 from turnout.parts.local import turnout_of
@@ -59,7 +60,7 @@ def flops_of_sample(model: Model, x: Tensor) -> float:
     module = copy.deepcopy(model.module).cpu().eval()
     x = x.cpu().to(next(module.parameters()).dtype) if x.is_floating_point() else x.cpu()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        module(x[:1])
+        call(module, x[:1])
     return TRAINING * float(counter.get_total_flops() or 2 * model.layout.width)
 
 

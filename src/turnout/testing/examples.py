@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError, lacking
+from turnout.inputs import tensors_of
 from turnout.parts.updates import Applied
 from turnout.types import State, Tensors, Turnout, flatten, storable, unflatten
 from turnout.world.enrolment import Enrolment
@@ -95,7 +96,8 @@ def unchanged(state: State, before: Tensors) -> bool:
 
 
 def all_finite(*values: Tensor) -> bool:
-    return all(bool(torch.isfinite(value).all()) for value in values if value.is_floating_point())
+    parts = [part for value in values for part in tensors_of(value)]
+    return all(bool(torch.isfinite(part).all()) for part in parts if part.is_floating_point())
 
 
 def check_factor(name: str, factor_C: Tensor, share_C: Tensor, where: str) -> None:

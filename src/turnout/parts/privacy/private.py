@@ -72,8 +72,8 @@ class Private:
         check_settings(self, min_separation="[1, inf)", most="[1, inf)", rounds="[1, inf)")
         if self.n0 is None:
             raise UserError(
-                "privacy.n0 is not given: the noised sum is divided by a fixed number, because the number of replies "
-                "would reveal one; give about as many clients as reply in a round"
+                "privacy.n0 is not given: the noised sum is divided by a fixed number, so that no private number is in "
+                "the divisor; give about as many clients as reply in a round"
             )
         if self.delta is None:
             raise UserError("privacy.delta is not given, and ε has no meaning without it: give less than 1 / clients")

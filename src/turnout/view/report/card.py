@@ -41,7 +41,9 @@ def model_card(folder: Path) -> str:
     versions = ", ".join(f"{name} {made[name]}" for name in ("turnout", "torch", "python") if name in made)
     lines += [f"Trained with federated learning ({versions}); seed {run.seed_number}.", ""]
     if about:
-        lines += [f"- Input: {' × '.join(map(str, about['input_shape']))} numbers ({about['input_type']})"]
+        several = about.get("inputs") or {"": (about["input_shape"], about["input_type"])}
+        inputs = [f"{name} {' × '.join(map(str, shape))} numbers ({kind})" for name, (shape, kind) in several.items()]
+        lines += [f"- Input: {', '.join(inputs).strip()}"]
         labels = [_cell(str(label)) for label in about["labels"]]
         shown = ", ".join(labels[:20]) + (", ..." if len(labels) > 20 else "")
         lines += [f"- Output: {about['classes']} numbers" + (f", one for each label: {shown}" if labels else ""), ""]
