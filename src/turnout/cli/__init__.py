@@ -84,7 +84,7 @@ COMMANDS = {
         "turnout.cli.comparing:compare", "Compare runs: the difference to the best, with an interval.", "turnout.view"
     ),
     "advise": Command("turnout.cli.fleet:advise", "Recommend a method for a fleet, from its log.", "turnout.fleet"),
-    "privacy": Command("turnout.cli.private:privacy", "Show the privacy of a run, or of a logged turnout."),
+    "privacy": Command("turnout.cli.private:privacy", "Show ε of a run, or of a turnout that was logged."),
     "report": Command("turnout.cli.seeing:report", "Write the report of a folder again.", "turnout.view"),
     "check": Command("turnout.cli.seeing:check", "Verify a run's files."),
     "predict": Command("turnout.cli.exporting:predict", "Predict the rows of a table with a run's model."),
