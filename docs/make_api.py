@@ -17,7 +17,7 @@ import turnout as to
 from turnout import public
 from turnout.running.config.catalogue import first_sentence, settings_of
 from turnout.running.config.hints import Shape, parsed, role_in, settable
-from turnout.running.config.kinds import KINDS, ROLES, Role, all_kinds
+from turnout.running.config.kinds import KINDS, ROLES, Role, all_kinds, base_of
 from turnout.testing import CHECKS
 
 HERE = Path(__file__).absolute().parent
@@ -143,7 +143,7 @@ def api() -> str:
             if isinstance(member, property):
                 lines.append(f"| `.{name}` | {_cell(first_sentence(member))} |")
             elif inspect.isfunction(member):
-                lines.append(f"| `.{name}({', '.join([*inspect.signature(member).parameters][1:])})` "
+                lines.append(f"| `.{name}({_arguments(member)})` "
                              f"| {_cell(first_sentence(member))} |")  # fmt: skip
     lines.append("")
     for role in ROLES:
@@ -166,17 +166,27 @@ def _places() -> dict[Any, str]:
     return found
 
 
+def _arguments(method: Any) -> str:
+    return ", ".join([*inspect.signature(method).parameters][1:])
+
+
+def _is_method(name: str, value: Any) -> bool:
+    return inspect.isfunction(value) and not name.startswith("_")
+
+
 def roles_table() -> str:
-    """One row per role: its setting, the class to derive from, where its kinds are, and its check."""
-    lines = [START, "", "| role | setting in a file | class | its kinds are in | check |", "|---|---|---|---|---|"]
+    """One row per role: its setting, the class to derive from, its methods, where its kinds are, and its check."""
+    head = "| role | setting in a file | class | methods | its kinds are in | check |"
+    lines = [START, "", head, "|---|---|---|---|---|---|"]
     for role in ROLES:
-        known = [name for name, kind in vars(to.roles).items() if kind is role.protocol]
-        base = f"`to.roles.{known[0]}`" if known else "a function of a name and the model"
+        is_class = isinstance(role.protocol, type)
+        base = f"`to.{base_of(role.protocol)}`" if is_class else "a function of a name and the model"
+        methods = [f"`{n}({_arguments(f)})`" for n, f in vars(role.protocol).items() if _is_method(n, f)]
         check = CHECKS.get(role.protocol)
         places = ", ".join(f"`{place.removeprefix('turnout.').replace('.', '/')}`" for place in role.places)
         where = f"`{_places()[role.protocol]}`" if role.protocol in _places() else ""
         tried = f"`{check.__name__}`" if check else "`tests/system/test_parity.py`" if role.name == "runtime" else ""
-        lines.append(f"| {role.name} | {where} | {base} | {places} | {tried} |")
+        lines.append(f"| {role.name} | {where} | {base} | {', '.join(methods)} | {places} | {tried} |")
     return "\n".join([*lines, "", END])
 
 

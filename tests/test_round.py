@@ -475,7 +475,7 @@ def test_a_term_may_put_a_new_tensor_in_its_state():
     class Counting(to.terms.LocalTerm):
         name = "counting"
 
-        def client_state(self, start_P):
+        def client_state(self, initial_P):
             return {"n": torch.zeros(1)}
 
         def transform_grad(self, grad_cP, at, server_state, client_state):
@@ -510,14 +510,14 @@ class FedDyn(to.terms.LocalTerm, to.terms.ServerShift, to.terms.SelectiveDownloa
     alpha: float = 0.5
     name: str = "feddyn"
 
-    def server_state(self, start_P):
-        return {"h": torch.zeros_like(start_P)}
+    def server_state(self, initial_P):
+        return {"h": torch.zeros_like(initial_P)}
 
     def broadcast(self, server_state):
         return {}
 
-    def client_state(self, start_P):
-        return {"h": torch.zeros_like(start_P)}
+    def client_state(self, initial_P):
+        return {"h": torch.zeros_like(initial_P)}
 
     def transform_grad(self, grad_cP, at, server_state, client_state):
         return grad_cP.sub_(client_state["h"]).add_(at.x_cP - at.start_cP, alpha=self.alpha)
@@ -527,7 +527,7 @@ class FedDyn(to.terms.LocalTerm, to.terms.ServerShift, to.terms.SelectiveDownloa
 
     def _next(self, server_state, aggregate):
         moved_RP = aggregate.models() - aggregate.start_P
-        return server_state["h"] - self.alpha * moved_RP.sum(0) / aggregate.members
+        return server_state["h"] - self.alpha * moved_RP.sum(0) / aggregate.objective_size
 
     def server_shift(self, server_state, aggregate):
         return -self._next(server_state, aggregate) / self.alpha

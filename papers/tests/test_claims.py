@@ -21,13 +21,14 @@ from turnout_papers.studies.claims import (
     same,
     seeds_to_decide,
     seeds_to_sign,
+    signed_ranks,
     sooner,
     within,
 )
 from turnout_papers.studies.departures import spearman
 from turnout_papers.studies.running import Findings
-from turnout_papers.studies.study import StudyPlan
-from turnout_papers.studies.tables import markdown, tally
+from turnout_papers.studies.study import Curve, Curves, last_fifth, unrest
+from turnout_papers.studies.tables import cell, markdown, tally
 
 seeds = st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=12)
 
@@ -69,7 +70,9 @@ def test_a_margin_moves_both_sides() -> None:
 
 def test_what_is_equal_in_every_seed_is_not_better() -> None:
     equal = dict.fromkeys(range(5), 3.0)
-    assert better("better", equal, equal).outcome == "refuted"
+    assert better("better", equal, equal).outcome == "level"
+    assert better("better", equal, equal).evidence.endswith("the same in every seed")
+    assert better("better", equal | {4: 3.5}, equal).outcome == "undecided"  # not equal in one seed
     assert better("no worse", equal, equal, margin=0.5).outcome == "holds"
 
 
@@ -101,7 +104,9 @@ def test_the_sign_test_refutes_too() -> None:
     cheap, dear = ({s: BytesSpent(b, True) for s in range(5)} for b in (2, 3))
     assert cheaper("saves", cheap, dear).outcome == "holds"
     assert cheaper("saves", dear, cheap).outcome == "refuted"
-    assert cheaper("saves", cheap, cheap).outcome == "undecided"
+    assert cheaper("saves", cheap, cheap).outcome == "level"
+    assert sooner("sooner", early, early, last=50).outcome == "level"
+    assert sooner("sooner", early | {4: 9}, early | {3: 9}, last=50).outcome == "undecided"
 
 
 def test_one_of_several_is_refuted_where_all_are() -> None:
@@ -113,6 +118,60 @@ def test_one_of_several_is_refuted_where_all_are() -> None:
     assert either("perhaps", [open_, Claim("d", False, "?", False, 30)]).seeds_needed == 30
     assert either("perhaps", [open_, Claim("d", False, "cannot decide")]).seeds_needed is None
     assert either("perhaps", [no, open_]).evidence == "b: refuted (not so); c: undecided (?)"
+
+
+# -- runs that diverged
+
+
+@given(st.lists(st.integers(-30, 30), min_size=1, max_size=9))
+def test_signed_ranks_are_wilcoxon_s(values: list[int]) -> None:
+    """Against all choices of signs, with ranks from scipy: ties share their mean rank, zeros do not count."""
+    kept = np.array([v for v in values if v])
+    rank = stats.rankdata(np.abs(kept))
+    signs = np.array([[1 if i >> k & 1 else 0 for k in range(len(kept))] for i in range(2 ** len(kept))])
+    totals = signs.reshape(len(signs), -1) @ rank
+    found = rank[kept > 0].sum()
+    expected = (totals >= found - 1e-9).mean(), (totals <= found + 1e-9).mean()
+    assert signed_ranks(dict(enumerate(map(float, values)))) == pytest.approx(expected)
+
+
+def test_a_run_that_diverged_ranks_last() -> None:
+    gone = -math.inf
+    ours, theirs = {0: 91.0, 1: 92.0, 2: 93.0, 3: 91.5, 4: 92.5}, {0: 90.0, 1: gone, 2: 92.0, 3: gone, 4: 90.0}
+    claim = better("ours", ours, theirs, "points")
+    assert claim.outcome == "holds"  # above in 5 of 5 seeds: 1 / 32
+    assert claim.evidence.startswith(
+        "above in 5 of 5 seeds (2 for a run that diverged), below in 0 (0); signed ranks p ="
+    )
+    assert better("theirs", theirs, ours).outcome == "refuted"
+    assert better("ours", ours | {4: gone}, theirs | {4: 90.0}).outcome == "undecided"  # a large rank against it
+    assert better("both", dict.fromkeys(range(5), gone), dict.fromkeys(range(5), gone)).outcome == "level"
+    assert within("close", ours, theirs, 100.0).outcome == "undecided"
+
+
+def test_its_numbers_are_kept_apart() -> None:
+    runs = {0: Curve(np.arange(10), np.linspace(0, 0.9, 10)), 1: Curve.diverged(-math.inf)}
+    curves = Curves({"A": runs, "B": {0: runs[0], 1: runs[0]}})
+    assert curves.each("A", last_fifth) == {0: pytest.approx(85.0), 1: -math.inf}
+    assert set(curves.each("A", unrest)) == {0}  # a curve of one number has none
+    found = curves.row("case", "accuracy", "A", last_fifth)
+    assert (found.ours, found.repeats, found.diverged) == (pytest.approx(85.0), 2, 1)
+    assert cell(found) == "85.0, 1 diverged"
+    assert curves.row("case", "A over B", ("A", "B"), last_fifth).diverged == 1
+    assert runs[1].rounds_to(0.5) is None
+    assert list(curves.finite("A")) == [0]
+
+
+def test_looks_at_2_3_and_5_seeds_err_more_often_than_one() -> None:
+    """What pages say of seeds that were added after a look: one in nine instead of one in twenty."""
+    value = np.random.default_rng(0).normal(size=(40_000, 5))
+    holds = np.zeros(len(value), bool)
+    for n in (2, 3, 5):
+        bound = value[:, :n].mean(1) - stats.t.ppf(LEVEL, n - 1) * value[:, :n].std(1, ddof=1) / math.sqrt(n)
+        if n == 5:
+            assert (bound > 0).mean() == pytest.approx(0.05, abs=0.005)
+        holds |= bound > 0
+    assert holds.mean() == pytest.approx(1 / 9, abs=0.01)
 
 
 # -- how many seeds
@@ -197,7 +256,7 @@ def test_an_open_claim_says_so_in_words() -> None:
     assert against.evidence.endswith("; undecided: if it goes on like this, 9 seeds would decide it, against the claim")
     far = above("far", {0: 1.0, 1: -0.999999, 2: 0.0})
     assert far.evidence.endswith("more seeds than can be run would decide it, for the claim")
-    assert above("level", {0: 1.0, 1: -1.0, 2: 0.0}).evidence.endswith("; undecided: level")
+    assert above("level", {0: 1.0, 1: -1.0, 2: 0.0}).evidence.endswith("; undecided: as many for as against")
 
 
 # -- as people and programs read it
@@ -219,7 +278,7 @@ FINDINGS = Findings(
 
 def test_the_page_has_three_words() -> None:
     assert tally(FINDINGS) == "1 of 3 claims hold, 1 refuted, 1 undecided (1 not run)"
-    page = markdown(FINDINGS, StudyPlan([]))
+    page = markdown(FINDINGS)
     assert "| outcome | claim | evidence |" in page
     for line in ("| holds | first |", "| refuted | second |", "| undecided | third |", "- not run: 1 claims, no data"):
         assert line in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -62,8 +63,21 @@ def test_the_elastic_claim_is_about_accuracy_or_spread(gain: float, calmer: floa
         zero: {seed: level(0.6, seed, 0.05 + 0.002 * seed) for seed in range(3)},
         best: {seed: level(0.6 + gain, -seed, 0.05 - calmer) for seed in range(3)},
     }
-    (claim,) = elastic.STUDY.decide("smoke", Curves(runs))
+    claim, loss, rescue = elastic.STUDY.decide("smoke", Curves(runs))
     assert claim.holds == holds
+    assert (loss.outcome, rescue.outcome) == ("not run", "untested")
+
+
+def test_the_elastic_term_may_lower_the_loss_and_keep_runs_from_diverging() -> None:
+    zero, best = elastic.pair(efl.SMALL, 2).values()
+    gone = Curve.diverged(-math.inf)
+    runs = {zero: dict.fromkeys(range(5), gone), best: {seed: level(0.6, seed) for seed in range(5)}}
+    losses = {zero: {s: level(0.5) for s in range(3)}, best: {s: level(0.4, s) for s in range(3)}}
+    _, loss, rescue = elastic.STUDY.decide("smoke", Curves(runs, more={"train_loss": Curves(losses)}))
+    assert (loss.outcome, rescue.outcome) == ("holds", "holds")
+    assert rescue.evidence.startswith("only λ = 0 diverges in 5 of 5 seeds, only the best λ in 0 (sign test p = 0.031)")
+    _, _, worse = elastic.STUDY.decide("smoke", Curves({zero: runs[best], best: runs[zero]}))
+    assert worse.outcome == "refuted"
 
 
 def test_unfinished_work_must_gain_at_every_level_and_most_at_the_lowest() -> None:
@@ -171,7 +185,7 @@ def test_from_end_to_end_at_smoke_scale(study, tmp_path: Path) -> None:
     findings = run_study(study.STUDY, "smoke", tmp_path / "out", seeds=1, quiet=True)
     assert Findings.from_json((tmp_path / "out" / "study.json").read_text()) == findings
     assert findings.claims
-    assert all("cannot decide with 1 seed" in claim.evidence for claim in findings.claims)
+    assert all("with 1 seed" in c.evidence or c.outcome == "untested" for c in findings.claims)
     pictures = list((tmp_path / "out").glob("*.svg"))
     assert pictures
     for picture in pictures:

@@ -38,13 +38,38 @@ def test_claims_of_arrivals():
     fast = {(tau, "fast"): [3, 4, 5, 6, 7, 8] for tau in taus}
     slow = {(tau, "vanilla"): [3 + tau // 10, 4 + tau // 10, 5 + tau // 10, 6 + tau // 10, 7, 9] for tau in taus}
     found = arrivals.STUDY.decide("small", arrived(fast | slow))
-    assert [claim.holds for claim in found] == [True, True, True, True]
+    assert [claim.outcome for claim in found] == ["holds"] * 4 + ["not run"] * 3
     assert "5 of 6 seeds" in found[0].evidence
     even = {(tau, "vanilla"): [3, 4, 5, 6, 7, 8] for tau in taus}
     assert not any(claim.holds for claim in arrivals.STUDY.decide("small", arrived(fast | even)))
     rows = {(r.case, r.metric): r for r in arrivals.rows("small", arrived(fast | slow))}
     assert rows["SYNTHETIC τ0=30", "rounds, fast"].ours == 5.5
     assert rows["SYNTHETIC τ0=30", "rounds, vanilla"].published == 6
+
+
+def test_arrivals_in_a_row_are_counted_until_the_next():
+    """Figure 5: τ0 = 30, 50, 70; a model that is back only after the next arrival is not back."""
+    assert arrivals.windows("small") == {30: 20, 50: 20, 70: 40}
+
+    def three(counts: tuple[int, int, int]) -> Curve:
+        value = [0.5] * 31  # from before round 0 up to round 29
+        for n, window in zip(counts, (20, 20, 40), strict=True):
+            value += [0.1] * (n - 1) + [0.5] * (window - n + 1) if n <= window else [0.1] * (window - 1) + [0.5]
+        return curve(value)
+
+    runs = {
+        arrivals.in_a_row("SYNTHETIC", "fast"): {s: three((3, 4, 5)) for s in range(5)},
+        arrivals.in_a_row("SYNTHETIC", "vanilla"): {s: three((6, 4, 39)) for s in range(5)},
+    }
+    found = arrivals.STUDY.decide("small", Curves(runs))[-3:]
+    assert [claim.outcome for claim in found] == ["holds", "level", "holds"]
+    rows = {(r.case, r.metric): r.ours for r in arrivals.rows("small", Curves(runs))}
+    assert rows["SYNTHETIC in a row, τ0=70", "rounds, vanilla"] == 39
+    late = {seed: curve([0.5] * 31 + [0.1] * 25 + [0.6] * 55) for seed in range(5)}
+    counted = arrivals.counted_in_a_row(
+        Curves({arrivals.in_a_row("SYNTHETIC", "fast"): late}), "SYNTHETIC", 30, "fast", 20
+    )
+    assert set(counted.values()) == {None}
 
 
 def test_mnist_is_part_of_the_paper_scale():

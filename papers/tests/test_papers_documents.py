@@ -13,11 +13,12 @@ import pytest
 import turnout as to
 from pages import ROOT, blocks, check_links, check_not_run, warm_command_line
 from turnout_papers.studies import tables
-from turnout_papers.studies.running import Findings, find_study, planned
+from turnout_papers.studies.running import Findings
 
 DOCS = ROOT / "papers" / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 NOT_RUN = {
+    "bench.md": ["it needs packages and takes an hour on two cores"],
     "labels.md": ["it takes minutes", "it needs the pictures of Animals-10"],
     "studies.md": ["it takes minutes"],
 }
@@ -52,16 +53,32 @@ def test_both_distributions_have_the_same_version():
 
 
 def test_the_list_of_studies_says_what_their_pages_say():
-    row = r"\| \[.+\]\(studies/([\w/-]+\.md)\) \| (\d+ of \d+) \| (\d+) \| (\d+) \|"
+    row = r"\| \[.+\]\(studies/([\w/-]+\.md)\) \| (\d+ of \d+) \| (\d+) \| (\d+) \| (\d+) \|"
     listed = {name: rest for name, *rest in re.findall(row, (DOCS / "studies.md").read_text("utf-8"))}
     folder = DOCS / "studies"
     pages = {page.relative_to(folder).as_posix(): page.read_text("utf-8") for page in folder.rglob("*.md")}
     assert listed.keys() == pages.keys()
     for name, text in pages.items():
-        held, refuted, undecided = listed[name]
+        held, refuted, undecided, level = listed[name]
         assert f": {held} claims hold" in text, f"studies.md says {held} of {name}"
-        outcomes = [text.count(f"\n| {outcome} | ") for outcome in ("holds", "refuted", "undecided")]
-        assert outcomes == [int(held.split()[0]), int(refuted), int(undecided)], f"studies.md counts {name} otherwise"
+        count = {o: text.count(f"\n| {o} | ") for o in ("holds", "refuted", "undecided", "level", "untested")}
+        neither = count.pop("level") + count.pop("untested")
+        said = [int(held.split()[0]), int(refuted), int(undecided), int(level)]
+        assert [*count.values(), neither] == said, f"studies.md counts {name} otherwise"
+
+
+def test_what_would_hold_by_chance_is_counted():
+    """The sentence of studies.md, from the pages at paper scale."""
+    pages = [page.read_text("utf-8") for page in (DOCS / "studies" / "paper").glob("*.md")]
+    held, refuted, *others = (
+        sum(page.count(f"\n| {outcome} | ") for page in pages)
+        for outcome in ("holds", "refuted", "undecided", "level", "untested")
+    )
+    every = held + refuted + sum(others)
+    chance = round(every * 0.05)
+    text = " ".join((DOCS / "studies.md").read_text("utf-8").split())
+    assert f"The pages at paper scale decide {every} claims: if none had any truth, {chance} would hold" in text
+    assert f"and {chance} be refuted; {held} hold and {refuted} are refuted" in text
 
 
 def test_pages_of_studies_are_made_from_what_was_found():
@@ -70,5 +87,5 @@ def test_pages_of_studies_are_made_from_what_was_found():
     assert found
     for path in found:
         findings = Findings.from_json(path.read_bytes(), path.name)
-        page = tables.markdown(findings, planned(find_study(findings.study), findings.scale))
+        page = tables.markdown(findings)
         assert path.with_suffix(".md").read_text("utf-8") == page, f"make {path.with_suffix('.md').name} anew"

@@ -7,6 +7,8 @@ bit.
 A link of a given speed is a network namespace for the device, with a virtual cable that `tc` shapes. That needs root
 (and Linux). Otherwise devices limit their speed themselves (`down_mbps` and `up_mbps` of a device's file), which leaves
 out the effect of a real link on many small messages.
+
+What deploys is imported when it is used: it needs turnout[flower], which other studies do without.
 """
 
 from __future__ import annotations
@@ -20,9 +22,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from turnout.deploy.demo import same_model, write_server
-from turnout.deploy.processes import LOOK, Process, device_process, free_port
-from turnout.deploy.server import FINISHED, beside
 from turnout.deploy.settings import Flower
 from turnout.errors import UserError
 from turnout.experiment import Evaluate
@@ -49,6 +48,8 @@ class Testbed:
 
     def play(self, plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome:
         """The runs of a plan, one after another whatever `jobs` is: they are timed."""
+        from turnout.deploy.server import FINISHED, beside
+
         shaped, runs = can_shape(), {}
         for planned in plan.runs:
             place = (plan.out / planned.path).absolute()
@@ -61,6 +62,9 @@ class Testbed:
 
 def deploy(planned: PlannedRun, place: Path, bed: Testbed, shaped: bool, quiet: bool) -> None:
     """One run on real devices."""
+    from turnout.deploy.demo import write_server
+    from turnout.deploy.processes import LOOK, Process, device_process, free_port
+
     settings = planned.experiment.runtime
     if not isinstance(settings, Flower):
         raise UserError(f'{planned.name} has no runtime.kind = "flower": a testbed runs on devices')
@@ -96,6 +100,8 @@ def deploy(planned: PlannedRun, place: Path, bed: Testbed, shaped: bool, quiet: 
 
 def replay(place: Path) -> Run:
     """The run in one process, measured after every round; a model that differs from the devices' is an error."""
+    from turnout.deploy.demo import same_model
+
     again = load(place / "run" / "replay.toml").but(evaluate=Evaluate(personal=True))
     done = run(again, place / "replay", resume=True, quiet=True)
     if not same_model(place / "run", done):

@@ -61,7 +61,7 @@ def out_of_memory(error: BaseException) -> str | None:
     return OUT_OF_MEMORY + (f" ({words.splitlines()[0][:200]})" if words else "")
 
 
-# Names of settings in other libraries that are spelt nothing like ours.
+# Names of settings and parts in other libraries that are spelt nothing like ours.
 SYNONYMS = {
     **dict.fromkeys(("learning_rate", "eta", "step_size"), "lr"),
     **dict.fromkeys(("batch", "batchsize", "bs"), "batch_size"),
@@ -69,6 +69,9 @@ SYNONYMS = {
     **dict.fromkeys(("num_clients", "n_clients", "num_users", "users"), "clients"),
     **dict.fromkeys(("num_epochs", "n_epochs", "local_epochs"), "epochs"),
     **dict.fromkeys(("num_steps", "local_steps"), "steps"),
+    **dict.fromkeys(("adam", "fedadam"), "ServerAdam"),
+    **dict.fromkeys(("yogi", "fedyogi"), "ServerYogi"),
+    **dict.fromkeys(("adagrad", "fedadagrad"), "ServerAdagrad"),
 }
 NEAR, AS_NEAR = 0.6, 0.1  # the least similarity of two names, 0 to 1, and the largest distance to the best one
 LISTED = 30  # names at most

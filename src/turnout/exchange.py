@@ -330,7 +330,7 @@ class Runtime(ClientKeeper, Protocol):
         ...
 
     def commit(self, t: int, client_R: Tensor) -> None:
-        """The replies of these clients were used: they keep their new state. The others keep their old one."""
+        """These clients keep their new state: their replies were used, or are late. The others keep their old one."""
         ...
 
     def depart(self, client_I: Tensor, outbox: Outbox) -> Departure:

@@ -29,7 +29,7 @@ import turnout.world.attacks as attacks
 import turnout.world.devices as devices
 import turnout.world.events as events
 import turnout.world.participation as participation
-from turnout import __version__
+from turnout import __version__, errors
 from turnout.data import partition
 from turnout.errors import UserError
 from turnout.experiment import Algorithm, Evaluate, Experiment, Stop, World
@@ -106,7 +106,8 @@ class compression(metaclass=_Namespace):  # noqa: N801
 
 class roles(metaclass=_Namespace):  # noqa: N801
     """The roles of an experiment, as classes: your own part that a file names must be derived from its role,
-    `class Median(to.roles.Aggregation)`. In Python any object with a role's methods will do.
+    `class Median(to.roles.Aggregation)`. In Python any object with a role's methods will do. `check_settings` refuses
+    settings that are out of range.
     """
 
     from turnout.data.federation import DataSpec
@@ -132,6 +133,8 @@ class roles(metaclass=_Namespace):  # noqa: N801
     from turnout.world.devices import Devices
     from turnout.world.events import Events
     from turnout.world.participation import Participation
+
+    check_settings = staticmethod(errors.check_settings)
 
 
 class substitution(metaclass=_Namespace):  # noqa: N801

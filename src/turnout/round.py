@@ -7,9 +7,13 @@
 `run_round` returns everything that happened as a value; the record of a round (round_record.py) is a function of that
 value. A runtime maps client work over the cohort and returns which clients turned up, with how much work: drawn in a
 simulation, observed on real devices. The weighting decides whose work counts; only those clients reply. A client keeps
-its new state only if its reply was used (`runtime.commit`); otherwise it keeps the old one.
+its new state only if its reply was used or is still on its way (`runtime.commit`); otherwise it keeps the old one.
 
-Shape letters: C clients of the cohort (sorted by id), R replies, P shared parameters.
+The cohort is drawn from the objective, which are the members and clients that left but stay in it; the latter are not
+asked. E/s is full work / work done, and it is applied to an update exactly once: by the client, in `make_updates`, or
+with the weights (`scale_at`). N/K is the number of clients in the cohort / of those whose work counts.
+
+Shape letters: C clients of the cohort (sorted by id), R replies, P shared parameters, L late replies.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from turnout.exchange import Download
 from turnout.machine.profiling import stage
 from turnout.parts.aggregation import Combined, weighted_mean
 from turnout.parts.compression.base import Sending
+from turnout.parts.server import stepped
 from turnout.parts.substitution.base import Substitutes
 from turnout.parts.terms.base import TermTraits, shift_model, update_terms
 from turnout.parts.updates import Applied, Updates
@@ -33,7 +38,9 @@ from turnout.server.membership import NO_CHANGES, MembershipChanges, update_memb
 from turnout.server.state import DECODED, Context, Server
 from turnout.types import Extra, Replies, State, Tensors
 
-InOne = tuple[Updates, Tensor, Tensor, Extra, Server]  # of `combine` and `release`
+# Of `combine` and `release`: updates that were used, their coefficients [R], their sum [P], numbers for the round's
+# record, and the server.
+Summed = tuple[Updates, Tensor, Tensor, Extra, Server]
 
 
 @dataclass(frozen=True)
@@ -45,9 +52,9 @@ class Round:
     start     the server after this round's joins and leaves
     after     the server at the end of the round
     changes   joins and leaves
-    cohort    clients that were drawn
-    download  what they were sent; None: no client was asked
-    received  what the server had when the round was closed; None: no client was asked
+    cohort    clients that were drawn from the objective, and which of them are asked
+    download  what those were sent; None: there was no client to ask, and no late reply to wait for
+    received  what the server had when the round was closed; None as for `download`
     total     the replies as one update; None: no reply could be used
     extra     numbers of the terms for the round's record
     """
@@ -65,7 +72,7 @@ class Round:
 
 
 def run_round(server: Server, t: int, ctx: Context) -> Round:
-    """Run one round. A round without usable replies changes nothing but what rules about absences remember."""
+    """Run one round. Without a usable reply, only time passes and the membership policy remembers who was absent."""
     start, changes, events = server, NO_CHANGES, ctx.runtime.events(t)
     if events or ctx.algorithm.membership.drop is not None:
         start, changes = update_membership(server, events, t, ctx)
@@ -77,15 +84,16 @@ def run_round(server: Server, t: int, ctx: Context) -> Round:
     with stage("client work"):
         answer = ctx.runtime.ask(cohort.asked, download)
     received = collect(start, cohort, download, answer, ctx)
-    if received.is_cut:  # the simulated hours of the run end before this round does: no reply is used
-        ctx.runtime.commit(t, received.waiting[:0])
+    if received.is_cut:  # the run's simulated hours end before this round: it ends as the round before left it
+        no_clients = received.waiting[:0]
+        ctx.runtime.commit(t, no_clients)
         return Round(t, server, start, server, changes, cohort, download, received)
     with stage("aggregate"):
         total, stepped = aggregate(received, download, ctx)
     with stage("server state"):
         after, extra = remember(stepped, received, total, t, ctx)
-    used = received.waiting if total is None else torch.cat([total.client_R, received.waiting])
-    ctx.runtime.commit(t, used)
+    used_or_late = received.waiting if total is None else torch.cat([total.client_R, received.waiting])
+    ctx.runtime.commit(t, used_or_late)
     return Round(t, server, start, after, changes, cohort, download, received, total, extra)
 
 
@@ -97,13 +105,13 @@ def aggregate(received: Received, download: Download, ctx: Context) -> tuple[App
     server, algorithm = received.server, ctx.algorithm
     if received.replies is None:
         return None, server
-    updates = decode(received, received.replies, download, ctx)
+    updates = make_updates(received, received.replies, download, ctx)
     substitution = algorithm.substitution.observe(server.substitution, updates)
     weight_R, substitutes, old_P = weigh(updates, substitution, received, ctx)
     into_one = combine if algorithm.privacy is None else release  # released: later steps see only the noised sum
     updates, weight_R, sum_P, extra, server = into_one(updates, weight_R, received, ctx)
     update_P = sum_P if old_P is None else sum_P + old_P.to(sum_P)
-    change_P, step = algorithm.server.step(update_P, server.step, updates)
+    change_P, step = stepped(algorithm.server, update_P, server.step, updates)
     if algorithm.terms:
         change_P = shift_model(algorithm.terms, server.term_states, updates, change_P)
     sending = Sending(download.t, ctx.seed, updates.client_R, ctx.runtime.layout.shared_slots)
@@ -118,13 +126,13 @@ def aggregate(received: Received, download: Download, ctx: Context) -> tuple[App
     return total, replace(server, shared_P=new_P, substitution=substitution, step=step, compression=compression)
 
 
-def decode(received: Received, replies: Replies, download: Download, ctx: Context) -> Updates:
-    """The replies as the server's parts see them."""
+def make_updates(received: Received, replies: Replies, download: Download, ctx: Context) -> Updates:
+    """The replies as the server's parts see them: decoded, and scaled by work (E/s) unless their weights will be."""
     server, cohort, position_R, algorithm = received.server, received.cohort, received.position_R, ctx.algorithm
     by_work_R = algorithm.weighting.client_scale(received.turnout)[position_R]
-    update_RP = decoded(replies, download.t, server.shared_P, ctx)
-    later = algorithm.scale_at == "server" and algorithm.aggregation.linear
-    if algorithm.scale_at == "server" and not later:  # only a sum can be scaled by its weights
+    update_RP = decode(replies, download.t, server.shared_P, ctx)
+    with_weights = algorithm.scale_at == "server" and algorithm.aggregation.linear
+    if algorithm.scale_at == "server" and not with_weights:  # only a sum can be scaled by its weights
         update_RP = update_RP * by_work_R[:, None].to(update_RP)
     return Updates(
         t=download.t,
@@ -134,12 +142,12 @@ def decode(received: Received, replies: Replies, download: Download, ctx: Contex
         start_P=server.shared_P,
         turnout=received.turnout,
         position_R=position_R,
-        scale_R=by_work_R if later else None,
-        sent_scale_R=None if later else by_work_R,
+        scale_R=by_work_R if with_weights else None,
+        sent_scale_R=None if with_weights else by_work_R,
         loss_R=replies.report["loss"],
         lr=download.lr,
         start_RP=None if download.start_CP is None else download.start(replies.client_R),
-        members=cohort.objective,
+        objective_size=cohort.objective,
         objective_share=lambda: cohort.objective_share()[position_R],
         left=server.left.rows,
         states=replies.states,
@@ -149,7 +157,7 @@ def decode(received: Received, replies: Replies, download: Download, ctx: Contex
     )
 
 
-def decoded(replies: Replies, t: int, like_P: Tensor, ctx: Context) -> Tensor:
+def decode(replies: Replies, t: int, like_P: Tensor, ctx: Context) -> Tensor:
     """The updates of replies, in the precision of `like_P`; late ones were decoded in the round they were sent in."""
     update_RP = replies.message.tensors.get(DECODED)
     if update_RP is None:
@@ -167,7 +175,7 @@ def weigh(
     lendable_C = algorithm.membership.lendable(roster, turnout.client_C, share_C)
     substitutes = algorithm.substitution.lend(substitution, lendable_C, counts_C, updates)
     factor_C = algorithm.weighting.server_scale(share_C, counts_C, turnout, algorithm.substitution.lends)
-    old_P = None if substitutes is None else substitutes.rows_sum(factor_C)  # scaled by the work of their own round
+    old_P = None if substitutes is None else substitutes.rows_sum(factor_C)  # they have E/s of their own round
     if updates.scale_R is not None:
         factor_C = factor_C * algorithm.weighting.client_scale(turnout)
     weight_C = torch.where(counts_C, share_C, 0.0)
@@ -184,9 +192,8 @@ def weigh(
     return weight_R, substitutes, old_P
 
 
-def combine(updates: Updates, weight_R: Tensor, received: Received, ctx: Context) -> InOne:
-    """The updates that the aggregation used, their coefficients, their sum, numbers for the round's record, and the
-    server."""
+def combine(updates: Updates, weight_R: Tensor, received: Received, ctx: Context) -> Summed:
+    """The sum of the updates by the aggregation, which may leave some of them out."""
     result = ctx.algorithm.aggregation.combine(updates, weight_R)
     if not isinstance(result, Combined):
         return updates, weight_R, result, {}, received.server
@@ -197,7 +204,7 @@ def combine(updates: Updates, weight_R: Tensor, received: Received, ctx: Context
     return updates, weight_R, result.update_P, result.extra, received.server
 
 
-def release(updates: Updates, weight_R: Tensor, received: Received, ctx: Context) -> InOne:
+def release(updates: Updates, weight_R: Tensor, received: Received, ctx: Context) -> Summed:
     """The same for a private run: each client's whole contribution (every factor of its own, what its terms upload) is
     clipped as one vector; the sum is noised and divided by a fixed number. A factor that all clients have in common
     (N/K) comes after the noise; with correlated noise, which it would spoil, the fixed number stands for it.

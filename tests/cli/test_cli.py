@@ -327,6 +327,8 @@ def test_list_shows_recipes_and_kinds(capsys: Capture) -> None:
     assert re.search(r"participation +Schemes A, B, C on SYNTHETIC\(1,1\)", out)
     assert "complete-only, A" in out
     assert "lr=0.1, momentum=0.0, weight_decay=0.0" in out
+    assert turnout("list", "terms") == 0  # as its namespace in Python; a file says `term`
+    assert "scaffold" in capsys.readouterr().out
     assert turnout("list", "weighting") == 0
     only = capsys.readouterr().out
     assert "by-work, C" in only

@@ -46,8 +46,8 @@ class TellsEach(LocalTerm, Notifies):
 
     name: ClassVar[str] = "tells-each"
 
-    def client_state(self, start_P):
-        return {"last": torch.zeros_like(start_P)}
+    def client_state(self, initial_P):
+        return {"last": torch.zeros_like(initial_P)}
 
     def notify(self, server_state, applied):
         return {"own": applied.update_RP}
@@ -60,8 +60,8 @@ class TellsEach(LocalTerm, Notifies):
 class SlashInMine(LocalTerm):
     name: ClassVar[str] = "slash"
 
-    def client_state(self, start_P):
-        return {"old/new": torch.zeros_like(start_P)}
+    def client_state(self, initial_P):
+        return {"old/new": torch.zeros_like(initial_P)}
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,9 @@ class BatchMean:
     def check_output(self, output_shape, target):
         return None
 
+    def highest(self, target, classes):
+        return torch.tensor(classes - 1)
+
     def loss(self, output, target):
         return torch.nn.functional.cross_entropy(output, target).expand(len(output))
 
@@ -215,8 +218,8 @@ class TellsAtTimes(LocalTerm, Notifies):
 
     name: ClassVar[str] = "at-times"
 
-    def client_state(self, start_P):
-        return {"last": torch.zeros_like(start_P)}
+    def client_state(self, initial_P):
+        return {"last": torch.zeros_like(initial_P)}
 
     def notify(self, server_state, applied):
         return {"sum": applied.sum_P} if applied.t else {}
@@ -285,12 +288,12 @@ class FedDyn(LocalTerm, ServerShift):
     alpha: float = 0.5
     name: str = "feddyn"
 
-    def server_state(self, start_P):
-        return {"h": torch.zeros_like(start_P)}
+    def server_state(self, initial_P):
+        return {"h": torch.zeros_like(initial_P)}
 
     def _next(self, server_state, aggregate):
         moved_RP = aggregate.models() - aggregate.start_P if self.unscaled else aggregate.update_RP
-        return server_state["h"] - self.alpha * moved_RP.sum(0) / aggregate.members
+        return server_state["h"] - self.alpha * moved_RP.sum(0) / aggregate.objective_size
 
     def server_shift(self, server_state, aggregate):
         return -self._next(server_state, aggregate) / self.alpha
@@ -308,7 +311,7 @@ class Nameless(LocalTerm):
 class CountsInANumber(LocalTerm):
     name: str = "counts"
 
-    def client_state(self, start_P):
+    def client_state(self, initial_P):
         return {"steps": torch.tensor(0.0)}
 
 
@@ -372,3 +375,85 @@ def test_an_optional_hook_without_its_class_is_refused_where_the_term_is_defined
         class Own(LocalTerm):
             def own(self, x_cP, client_state):
                 return x_cP + 1
+
+
+class NoBegin(to.roles.ServerStep):
+    def step(self, update_P, state, updates):
+        return update_P, state
+
+
+@dataclass(frozen=True)
+class ChangeAlone(to.server.ServerSGD):
+    def step(self, update_P, state, updates):
+        return update_P
+
+
+@dataclass(frozen=True)
+class EveryKth(to.roles.Participation):
+    k: int = 0
+
+    def fraction(self, client_C, t, full_work, seed, groups=None):
+        return (client_C % (t // self.k) == 0).double()
+
+
+@dataclass(frozen=True)
+class NoGroups(to.roles.Participation):
+    def fraction(self, client_C, t, full_work, seed):
+        return torch.ones(len(client_C), dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Percent(to.roles.Participation):
+    def fraction(self, client_C, t, full_work, seed, groups=None):
+        return torch.full((len(client_C),), 50.0, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class KeepsTheStart(LocalTerm):
+    name: ClassVar[str] = "keeps"
+
+    def client_state(self, initial_P):
+        return {"last": torch.zeros_like(initial_P)}
+
+    def finish(self, at, server_state, client_state):
+        return {}, {"last": at.start_cP}
+
+
+@pytest.mark.parametrize(
+    ("check", "broken", "sentence"),
+    [
+        (testing.check_server_step, ChangeAlone, r"ChangeAlone is a class: give an object, ChangeAlone\(\)"),
+        (testing.check_participation, EveryKth, "EveryKth is a class"),
+        (testing.check_server_step, NoBegin(), r"NoBegin lacks begin: help\(turnout.roles.ServerStep\)"),
+        (testing.check_server_step, ChangeAlone(), r"ChangeAlone.step returns \(change_P, state\), not a Tensor"),
+        (testing.check_participation, EveryKth(), r"EveryKth.fraction raised ZeroDivision.*\(test_broken_parts.py:\d+"),
+        (testing.check_participation, NoGroups(), r"called with \(client_C, t, full_work, seed, groups\)"),
+        (testing.check_participation, Percent(), r"round 3 has 50, 50, 50, 50, 50$"),
+        (testing.check_term, KeepsTheStart(), r"\(1, 6\) \(at.start_cP has a single row.*expand_as\(at.x_cP\)"),
+    ],
+)
+def test_a_part_that_cannot_be_used_is_a_sentence(check, broken, sentence):
+    with pytest.raises((AssertionError, UserError), match=sentence):
+        check(broken)
+
+
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [
+        (
+            EveryKth(),
+            r"^world.participation: EveryKth.fraction raised ZeroDivisionError: .*\(test_broken_parts.py:\d+\)",
+        ),
+        (NoGroups(), r"^world.participation: NoGroups.fraction is called with"),
+    ],
+)
+def test_a_participation_that_raises_is_named_before_the_first_round(part, sentence, tmp_path):
+    experiment = to.Experiment(to.World(to.data.Synthetic(clients=4), part), rounds=1)
+    with pytest.raises(UserError, match=sentence):
+        to.run(experiment, tmp_path / "run", quiet=True)
+
+
+def test_a_server_step_of_another_library_is_suggested():
+    for name, ours in (("FedAdam", "ServerAdam"), ("Adam", "ServerAdam"), ("Yogi", "ServerYogi")):
+        with pytest.raises(AttributeError, match=f"did you mean '{ours}'"):
+            getattr(to.server, name)

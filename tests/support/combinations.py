@@ -224,11 +224,11 @@ class Tally(LocalTerm, TermTraits):
     name: str = "tally"
     sends: ClassVar[float] = 1
 
-    def server_state(self, start_P: Tensor) -> dict[str, Tensor]:
-        return {"mean": start_P.clone()}
+    def server_state(self, initial_P: Tensor) -> dict[str, Tensor]:
+        return {"mean": initial_P.clone()}
 
-    def client_state(self, start_P: Tensor) -> dict[str, Tensor]:
-        return {"steps": torch.zeros(1), "last": torch.zeros_like(start_P)}
+    def client_state(self, initial_P: Tensor) -> dict[str, Tensor]:
+        return {"steps": torch.zeros(1), "last": torch.zeros_like(initial_P)}
 
     def transform_grad(
         self, grad_cP: Tensor, at: Any, server_state: dict[str, Tensor], client_state: dict[str, Tensor]

@@ -161,11 +161,11 @@ class Control(to.terms.LocalTerm):
 
     name: str = "control"
 
-    def server_state(self, start_P):
-        return {"c": torch.zeros_like(start_P)}
+    def server_state(self, initial_P):
+        return {"c": torch.zeros_like(initial_P)}
 
-    def client_state(self, start_P):
-        return {"c": torch.zeros_like(start_P)}
+    def client_state(self, initial_P):
+        return {"c": torch.zeros_like(initial_P)}
 
     def transform_grad(self, grad_cP, at, server_state, client_state):
         return grad_cP - client_state["c"] + server_state["c"]
@@ -175,6 +175,6 @@ class Control(to.terms.LocalTerm):
         return {"change": new - client_state["c"]}, {"c": new}
 
     def server_update(self, server_state, upload, applied):
-        return {"c": server_state["c"] + upload["change"].sum(0) / applied.members}, {
+        return {"c": server_state["c"] + upload["change"].sum(0) / applied.objective_size}, {
             "reporters": float(len(upload["change"]))
         }

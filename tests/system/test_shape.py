@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from turnout.clients.work import client_work
-from turnout.round import aggregate, decode, remember, run_round, weigh
+from turnout.round import aggregate, make_updates, remember, run_round, weigh
 from turnout.server.collecting import collect
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ sys.modules["measure_core"] = measure
 SPEC.loader.exec_module(measure)
 
 
-@pytest.mark.parametrize("function", [run_round, aggregate, decode, weigh, remember, client_work, collect])
+@pytest.mark.parametrize("function", [run_round, aggregate, make_updates, weigh, remember, client_work, collect])
 def test_a_step_of_the_round_is_at_most_30_lines_and_5_parameters(function):
     assert len(inspect.getsource(function).splitlines()) <= 30
     assert len(inspect.signature(function).parameters) <= 5

@@ -2,7 +2,7 @@
 
 Five clusters of clients, each with two classes of its own; some drop out every round, at least one of each cluster
 stays. Full has all clients present, Dropout ignores the missing, Stale repeats what they sent last. As in the authors'
-code: uniform shares, server learning rate 1, all clients present in round 0.
+code: uniform shares, all clients present in round 0, and, unless a setting says otherwise, server learning rate 1.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from turnout.data.partition import Clustered, Partition, Shards
 from turnout.experiment import Algorithm, DataSpec, Experiment, Model, World
 from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
+from turnout.parts.server import ServerSGD
 from turnout.parts.substitution.base import NoSubstitution, Spread, Stale, Substitution
 from turnout.parts.substitution.friends import Friends
 from turnout.parts.terms.baselines import Proximal
@@ -58,6 +59,8 @@ class DropoutSetting:
     split        clustered, or a level of the general setting
     prox         FedProx instead of plain SGD
     independent  clients drop out independently, so friends may be absent too (Appendix B)
+    server_rate  1 as in the authors' code; the paper prints 0.1
+    samples      "code": a client trains on the first 80 % of its samples, sorted by class; "text": on all of them
     """
 
     data: str
@@ -66,6 +69,8 @@ class DropoutSetting:
     epochs: int = 2
     prox: bool = False
     independent: bool = False
+    server_rate: float = 1.0
+    samples: str = "code"
 
     @property
     def name(self) -> str:
@@ -76,6 +81,7 @@ class DropoutSetting:
         """
         words = [self.data, self.split] + [f"K={self.clients}"] * (self.clients != 20)
         words += [f"E={self.epochs}"] * (self.epochs != 2) + ["FedProx"] * self.prox
+        words += [f"rate={self.server_rate:g}"] * (self.server_rate != 1) + ["all samples"] * (self.samples == "text")
         return " ".join(words)
 
     def case(self, alpha: float) -> str:
@@ -98,8 +104,9 @@ def data_of(setting: DropoutSetting) -> tuple[DataSpec, Model, int]:
     if few:  # all samples are dealt out: 71 or 72 each among 20, 35 or 36 among 40
         return Digits(clients=setting.clients, partition=partition, test_share=0.0), models.MLP(50), 10
     samples = {"MNIST": 200, "FMNIST": 200, "CIFAR-10": 1000 if setting.split == "clustered" else 500}[setting.data]
-    dealt: dict[str, Any] = {"clients": setting.clients, "partition": partition, "test_share": 0.2}
-    dealt |= {"sizes": Equal(samples * 20 // setting.clients), "local_test": LOCAL_TEST}
+    dealt: dict[str, Any] = {"clients": setting.clients, "partition": partition}
+    dealt |= {"sizes": Equal(samples * 20 // setting.clients)}
+    dealt |= {"test_share": 0.2, "local_test": LOCAL_TEST} if setting.samples == "code" else {"test_share": 0.0}
     if setting.data == "CIFAR-10":
         return CIFAR10(**dealt, mean=(0.5,), std=(0.5,)), models.fdms_cifar_cnn(), 20
     kind = MNIST if setting.data == "MNIST" else FashionMNIST
@@ -107,7 +114,7 @@ def data_of(setting: DropoutSetting) -> tuple[DataSpec, Model, int]:
 
 
 def dropout_experiment(setting: DropoutSetting, alpha: float, substitution: Substitution, rounds: int) -> Experiment:
-    """One case with one method: plain SGD, uniform shares, server learning rate 1 (the authors' code)."""
+    """One case with one method: plain SGD, uniform shares."""
     data, model, batch_size = data_of(setting)
     kind = Dropout if setting.independent else Stratified
     participation: Participation = kind(alpha, full_first_round=True) if alpha else Always()
@@ -119,6 +126,7 @@ def dropout_experiment(setting: DropoutSetting, alpha: float, substitution: Subs
             local,
             substitution=substitution,
             weighting=ByShare(),
+            server=ServerSGD(setting.server_rate),
             shares=Shares(by="uniform"),
             terms=(Proximal(MU),) if setting.prox else (),
         ),

@@ -7,13 +7,18 @@ The batch size is that of the authors' code, as the paper gives none.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from torch import nn
+
 import turnout as to
 import turnout.models as models
 from turnout import SGD, Adam, Algorithm, Evaluate, Experiment, Local, World
 from turnout.data import CIFAR10, MNIST, Digits, Noisy
-from turnout.data.partition import IID, Classes, Partition
+from turnout.data.partition import IID, Classes, Partition, Shards
 from turnout.data.partitioned import Partitioned
-from turnout.experiment import DataSpec, Model
+from turnout.experiment import DataSpec
+from turnout.models import ModelSpec
 from turnout.parts.selection import Everyone, Fraction, Selection
 from turnout_papers.recipes import on_one_core
 
@@ -61,7 +66,7 @@ def mnist_adam(
     }
 
 
-def methods(data: DataSpec, model: Model, share: float, rounds: int, epochs: int = 1) -> dict[str, Experiment]:
+def methods(data: DataSpec, model: ModelSpec, share: float, rounds: int, epochs: int = 1) -> dict[str, Experiment]:
     """The three methods that Figures 4 to 7 compare, in one world."""
     home = {"MT-FedAdam": to.personal.batch_norm, "FedAdam": None, "Independent": to.personal.everything}
     return {
@@ -95,13 +100,38 @@ def asking(share: float) -> Selection:
     return Everyone() if share == 1 else Fraction(share)
 
 
-def table_1(iid: bool) -> Partition:
-    """IID: every client the same share of every class; else two random classes each."""
-    return IID(stratified=True) if iid else of_classes(2)
+def table_1(iid: bool, split: str = "classes") -> Partition:
+    """IID: every client the same share of every class; else two random classes each, as the paper says, or two "shards"
+    of the samples sorted by label, as its authors' code has it."""
+    return IID(stratified=True) if iid else of_classes(2) if split == "classes" else Shards(2)
 
 
 def of_classes(classes: int) -> Partition:
     return Classes(per_client=classes, pick="random")
+
+
+@dataclass(frozen=True)
+class FirstWeights:
+    """A network whose weights begin elsewhere than torch's own do, and its biases at 0.
+
+    model  the network
+    law    "glorot", uniform, as TensorFlow does unless told otherwise; "he": N(0, 2 / inputs) (He et al., 2015)
+    """
+
+    model: ModelSpec
+    law: str
+
+    def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        built = self.model.build(input_shape, classes)
+        for layer in built.modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                if self.law == "he":
+                    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                else:
+                    nn.init.xavier_uniform_(layer.weight)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+        return built
 
 
 def with_noise(data: Partitioned, noisy: float, std: float = 2.0) -> DataSpec:

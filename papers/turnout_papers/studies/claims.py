@@ -2,9 +2,13 @@
 
 A claim holds iff the one-sided 95 % bound of the mean difference is above 0 (above -margin for "no worse"), and is
 refuted iff the bound of the other side is not. In between it is undecided, and the evidence says how many seeds would
-decide it, and which way, if mean and spread stay as observed. Rounds to a target are censored at the last round and
-compared by the sign test, either way. One seed or a missing number leaves a claim undecided. Numbers without any seed
-are of runs that were not made: their differences and means have no seed either, and a claim about them was not run.
+decide it, and which way, if mean and spread stay as observed. A difference of exactly 0 in every seed is level, neither
+held nor refuted. Rounds to a target are censored at the last round and compared by the sign test, either way. One seed
+or a missing number leaves a claim undecided. Numbers without any seed are of runs that were not made: their differences
+and means have no seed either, and a claim about them was not run.
+
+A run that diverged has the worst number there is, ±∞. Where one is compared, the signed ranks of the differences
+decide (Wilcoxon's test, exact): a difference to a run that diverged is the largest, two that diverged are equal.
 """
 
 from __future__ import annotations
@@ -15,10 +19,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from turnout.errors import UserError
-from turnout.statistics import LEVEL, BySeed, difference, interval, sign_test, t_below
-from turnout.statistics import mean_over as mean_over
+from turnout.statistics import LEVEL, BySeed, interval, sign_test, t_below
+from turnout.statistics import difference as paired_difference
 
 HOLDS, REFUTED, UNDECIDED, NOT_RUN = "holds", "refuted", "undecided", "not run"
+EQUAL, UNTESTED = "level", "untested"
 MOST_SEEDS = 10_000  # more seeds than these are reported as None
 MOST_SIGNS = 1_000  # the same for the sign test, which takes longer to compute
 
@@ -55,6 +60,45 @@ def seeds_to_sign(wins: int, losses: int, seeds: int) -> int | None:
     return None
 
 
+def difference(ours: BySeed, theirs: BySeed) -> dict[int, float]:
+    """Ours - theirs for the seeds that both have; two runs that diverged are equal.
+
+    >>> difference({0: 3.0, 1: -math.inf, 2: -math.inf}, {0: 1.0, 1: 1.0, 2: -math.inf})
+    {0: 2.0, 1: -inf, 2: 0.0}
+    """
+    gap = paired_difference(ours, theirs)
+    return {seed: 0.0 if ours[seed] == theirs[seed] else value for seed, value in gap.items()}
+
+
+def mean_over(values: Sequence[BySeed]) -> dict[int, float]:
+    """Mean over several cases, seed by seed: runs of one seed share their data, so together they are one observation.
+
+    With a case in which one side diverged it is ±∞; where each side did, in different cases, there is none (NaN).
+
+    >>> mean_over([{0: 1.0, 1: 2.0, 2: math.inf}, {0: 3.0, 1: 6.0, 2: 0.0}])
+    {0: 2.0, 1: 4.0, 2: inf}
+    """
+    shared = [seed for seed in values[0] if all(seed in value for value in values)]
+    return {seed: sum(value[seed] for value in values) / len(values) for seed in shared}
+
+
+def signed_ranks(value: BySeed) -> tuple[float, float]:
+    """P(a sum of positive ranks as large as this one) and P(one as small), if signs were a coin's; zeros do not count.
+
+    >>> signed_ranks({0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0, 4: math.inf})
+    (0.03125, 1.0)
+    """
+    ordered = sorted((v for v in value.values() if v), key=abs)
+    size = [abs(v) for v in ordered]
+    rank = [size.index(s) + 1 + len(size) - size[::-1].index(s) for s in size]  # twice the mean rank of equal ones
+    ways = {0: 1}  # sum of positive ranks, doubled -> how many choices of signs give it
+    for r in rank:
+        ways = {total: ways.get(total, 0) + ways.get(total - r, 0) for total in ways.keys() | {t + r for t in ways}}
+    found = sum(r for r, v in zip(rank, ordered, strict=True) if v > 0)
+    more, less = (sum(n for t, n in ways.items() if s * t >= s * found) / 2 ** len(rank) for s in (1, -1))
+    return more, less
+
+
 @dataclass(frozen=True)
 class Claim:
     """A sentence of a paper, and whether our runs support it.
@@ -64,6 +108,7 @@ class Claim:
     evidence      the numbers
     refuted       whether they support the opposite
     seeds_needed  how many seeds would decide an undecided claim, if mean and spread stay as they are
+    neither       what it is called where it neither holds nor is refuted: undecided, level or untested
     """
 
     claim: str
@@ -71,6 +116,7 @@ class Claim:
     evidence: str
     refuted: bool = False
     seeds_needed: int | None = None
+    neither: str = UNDECIDED
 
     @property
     def ran(self) -> bool:
@@ -78,8 +124,8 @@ class Claim:
 
     @property
     def outcome(self) -> str:
-        """One of "holds", "refuted", "undecided" and "not run"."""
-        decided = HOLDS if self.holds else REFUTED if self.refuted else UNDECIDED
+        """One of "holds", "refuted", "undecided", "level", "untested" and "not run"."""
+        decided = HOLDS if self.holds else REFUTED if self.refuted else self.neither
         return decided if self.ran else NOT_RUN
 
 
@@ -91,10 +137,30 @@ def above(claim: str, value: BySeed, margin: float = 0.0, unit: str = "") -> Cla
     """
     if why := undecidable(value):
         return Claim(claim, False, why)
+    if any(math.isinf(v) for v in value.values()):
+        return by_ranks(claim, {seed: v + margin for seed, v in value.items()})
     found = interval(value)
+    if margin == 0 and not any(value.values()):
+        return Claim(claim, False, f"{found.text(unit)}: the same in every seed", neither=EQUAL)
     wanted = "" if margin == 0 else f"; the lower end must be above {-margin:g}"
     outcome, gap = (found.low > -margin, found.high <= -margin), found.mean + margin
     return _decided(claim, outcome, found.text(unit) + wanted, gap, seeds_to_decide(gap, found.deviation))
+
+
+def by_ranks(claim: str, value: BySeed) -> Claim:
+    """The differences lie above 0, by their signed ranks: what is said where a run diverged.
+
+    >>> by_ranks("up", {0: 1.0, 1: 2.0, 2: 0.5, 3: math.inf, 4: math.inf}).outcome
+    'holds'
+    """
+    wins, losses = (sum(sign * v > 0 for v in value.values()) for sign in (1, -1))
+    up, down = (sum(sign * v == math.inf for v in value.values()) for sign in (1, -1))
+    p, opposite = signed_ranks(value)
+    counts = f"above in {wins} of {len(value)} seeds ({up} for a run that diverged), below in {losses} ({down})"
+    level = f"p = {p:.2g}" + (f", of the opposite {opposite:.2g}" if opposite <= 1 - LEVEL else "")
+    finite = [v for v in value.values() if math.isfinite(v)]
+    mean = f"; mean of the others {math.fsum(finite) / len(finite):+.3g}" if finite else ""
+    return Claim(claim, p <= 1 - LEVEL, f"{counts}; signed ranks {level}{mean}", opposite <= 1 - LEVEL)
 
 
 def _decided(claim: str, outcome: tuple[bool, bool], evidence: str, gap: float, seeds: int | None) -> Claim:
@@ -104,7 +170,7 @@ def _decided(claim: str, outcome: tuple[bool, bool], evidence: str, gap: float, 
     number = f"{seeds:,} seeds" if seeds else "more seeds than can be run"
     way = "for" if gap > 0 else "against"
     words = f"{UNDECIDED}: if it goes on like this, {number} would decide it, {way} the claim"
-    return Claim(claim, False, f"{evidence}; {words if gap else f'{UNDECIDED}: level'}", False, seeds)
+    return Claim(claim, False, f"{evidence}; {words if gap else f'{UNDECIDED}: as many for as against'}", False, seeds)
 
 
 def better(claim: str, ours: BySeed, theirs: BySeed, unit: str = "", margin: float = 0.0) -> Claim:
@@ -128,6 +194,8 @@ def within(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str = 
     value = difference(ours, theirs)
     if why := undecidable(value):
         return Claim(claim, False, why)
+    if apart := [v for v in value.values() if math.isinf(v)]:
+        return Claim(claim, False, f"cannot decide: in {len(apart)} of {len(value)} seeds one of the two diverged")
     found = interval(value)
     evidence = f"{found.text(unit)}; both ends must be within ±{margin:g}"
     outcome = -margin <= found.low and found.high <= margin, found.low > margin or found.high < -margin
@@ -171,6 +239,8 @@ def by_signs(claim: str, wins: int, losses: int, seeds: int, counts: str, more: 
     """More wins than losses over the seeds, by the sign test; `counts` says them in words, `more` what else matters."""
     if not seeds:
         return Claim(claim, False, NOT_RUN)
+    if not wins and not losses:
+        return Claim(claim, False, f"{counts}; {more}", neither=EQUAL)
     p, opposite = sign_test(wins, losses), sign_test(losses, wins)
     outcome = p <= 1 - LEVEL, opposite <= 1 - LEVEL
     level = f"p = {p:.2g}" + (f", of the opposite {opposite:.2g}" if outcome[1] else "")
@@ -180,7 +250,7 @@ def by_signs(claim: str, wins: int, losses: int, seeds: int, counts: str, more: 
 
 def undecidable(value: BySeed) -> str | None:
     """Why these seeds cannot decide a claim; None if they can."""
-    missing = [seed for seed, v in value.items() if not math.isfinite(v)]
+    missing = [seed for seed, v in value.items() if math.isnan(v)]
     if missing:
         return f"cannot decide: no number for seed {', '.join(map(str, missing))}"
     if len(value) < 2:

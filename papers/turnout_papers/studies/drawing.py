@@ -26,12 +26,13 @@ def band(name: str, x: Sequence[float], values: Sequence[BySeed], colour: int) -
 def over_rounds(curves: Curves, variants: Mapping[str, str], change: Callable[[float], float] = float) -> list[Series]:
     """One line for each variant (label -> variant) over the rounds, from the first: mean and band over seeds.
 
-    A round is drawn from the seeds that measured something in it (in some, for example, no noisy client took part).
+    A round is drawn from the seeds that measured something in it (in some, for example, no noisy client took part);
+    runs that diverged are left out.
     """
     found = []
     for i, (name, variant) in enumerate(variants.items()):
         at: dict[int, dict[int, float]] = {}
-        for seed, curve in curves.curves[variant].items():
+        for seed, curve in curves.finite(variant).items():
             for t, value in zip(curve.round_T.tolist(), curve.value_T.tolist(), strict=True):
                 at.setdefault(t, {})[seed] = change(value)
         shown = sorted(t for t in at if t >= 0)
@@ -46,7 +47,7 @@ def draw(study: Study, scale: str, curves: Curves) -> dict[str, str]:
         drawn = []
         for chart in charts:
             measured = curves if chart.metric is None else curves.of(chart.metric)
-            lines = {label: variant for label, variant in chart.lines.items() if measured.has(variant)}
+            lines = {label: variant for label, variant in chart.lines.items() if measured.finite(variant)}
             if lines and chart.bytes:
                 drawn.append(bytes_chart(curves, chart.title, lines))
             elif lines:
@@ -121,7 +122,7 @@ def bytes_chart(curves: Curves, title: str, variants: Mapping[str, str]) -> str:
     """A chart of values over bytes, up and down: means over seeds, at the measured rounds."""
     lines = []
     for colour, (name, variant) in enumerate(variants.items()):
-        by_seed = curves.curves[variant]
+        by_seed = curves.finite(variant)
         round_T = next(iter(by_seed.values())).round_T
         trained_T = round_T >= 0
         bytes_T = np.mean([spent_T[round_T[trained_T]] for spent_T in spent(curves, variant).values()], 0)

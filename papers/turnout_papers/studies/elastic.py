@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from turnout.experiment import Experiment
-from turnout_papers.studies.claims import Claim, either
+from turnout_papers.studies.claims import NOT_RUN, UNTESTED, Claim, by_signs, either
 from turnout_papers.studies.efl import FULL, PAPER, PAPER_NOTES, SHRUNK, SMALL, EFLSetting, EFLSize, efl, spread
 from turnout_papers.studies.study import (
     TUNING_SEEDS,
     Chart,
+    Curve,
     Curves,
     Part,
     ResultRow,
@@ -110,6 +111,28 @@ def claims(scale: str, curves: Curves) -> Iterator[Claim]:
         without, with_it = pair(setting, epochs).values()
         higher = curves.better("higher accuracy", with_it, without, last_fifth)
         yield either(claim, [higher, curves.better("lower spread", without, with_it, spread)])
+        claim = f"{case(setting, epochs)}, non-IID: the best λ has lower training loss in the end than λ = 0"
+        yield curves.of("train_loss").better(claim, without, with_it, final_loss, unit="")
+        yield rescued(
+            f"{case(setting, epochs)}, non-IID: where λ = 0 diverges, the best λ does not", curves, without, with_it
+        )
+
+
+def final_loss(curve: Curve) -> float:
+    return curve.end(5).mean()
+
+
+def rescued(claim: str, curves: Curves, without: str, with_it: str) -> Claim:
+    """Of the seeds in which the first diverges, the second ends in more than one that ends only in the second."""
+    ran = curves.curves.get(without, {}).keys() & curves.curves.get(with_it, {}).keys()
+    if not ran:
+        return Claim(claim, False, NOT_RUN)
+    lost = {seed for seed in ran if seed not in curves.finite(without)}
+    also = {seed for seed in ran if seed not in curves.finite(with_it)}
+    if not lost | also:
+        return Claim(claim, False, f"no run of either diverges in {len(ran)} seeds", neither=UNTESTED)
+    counts = f"only λ = 0 diverges in {len(lost - also)} of {len(ran)} seeds, only the best λ in {len(also - lost)}"
+    return by_signs(claim, len(lost - also), len(also - lost), len(ran), counts, f"both in {len(lost & also)}")
 
 
 def figures(scale: str) -> dict[str, list[Chart]]:

@@ -11,13 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from turnout.experiment import Experiment
 from turnout_papers.recipes.friends import AUTHORS_STALE, DropoutSetting, dropout_experiment
 from turnout_papers.studies.claims import Claim, better
-from turnout_papers.studies.study import Chart, Curve, Curves, Pair, Part, ResultRow, Study, StudyPlan, last_fifth
+from turnout_papers.studies.study import (
+    Chart,
+    Curve,
+    Curves,
+    Pair,
+    Part,
+    ResultRow,
+    Study,
+    StudyPlan,
+    last_fifth,
+    unrest,
+)
 
 ALPHAS = (0.3, 0.5, 0.7)
+# What the paper prints and what its authors' code does differ: both together, and one at a time.
+PRINTED = {"server_rate": 0.1, "samples": "text"}
+READINGS: tuple[dict[str, Any], ...] = (PRINTED, {"server_rate": 0.1}, {"samples": "text"})
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,8 @@ def cases(scale: str) -> list[tuple[DropoutSetting, float]]:
     for s in varied:
         found += [(replace(s, epochs=epochs), 0.5) for epochs in (1, 5)]
         found += [(replace(s, clients=40), 0.5), (replace(s, independent=True), 0.5)]
+        if scale == "paper":
+            found += [(replace(s, **reading), alpha) for reading in READINGS for alpha in ALPHAS]
     found += [(replace(cifar, prox=True), 0.5)]
     return found + [(replace(general, split=split), 0.5) for split in ("general low", "general high")]
 
@@ -71,16 +88,17 @@ def plan(scale: str) -> StudyPlan:
             variants[variant(setting, alpha, method)] = dropout_experiment(setting, ratio, substitution, rounds)
     parts = [Part(name, variants, size.seeds) for name, variants in by_data.items()]
     notes = [
-        "as the authors' code: server learning rate 1 (the paper prints 0.1), stratified dropout, everybody present in "
-        "round 0 (here for Dropout too, so that all methods see the same turnout)",
+        "as the authors' code: server learning rate 1 (the paper prints 0.1: cases with rate=0.1), stratified dropout, "
+        "everybody present in round 0 (here for Dropout too, so that all methods see the same turnout)",
         "Stale: the last update, as the paper says; Stale weights: the last weights, as in the authors' code",
         "accuracy of a run: mean over the last fifth of its rounds",
         "independent: every client drops out by itself, so a friend need not be there (Appendix B); no claim is made",
     ]
     code = (
         "as the authors' code: a client trains on the first 80 % of its samples, sorted by class, so on 62.5 % of one "
-        "class and 37.5 % of the other; CIFAR-10's pixels in [-1, 1]; half of MNIST's second convolution and hidden "
-        "layer dropped in training"
+        "class and 37.5 % of the other (by the text on all it has drawn, here half of each class: cases with all "
+        "samples); CIFAR-10's pixels in [-1, 1]; half of MNIST's second convolution and hidden layer dropped while "
+        "it trains"
     )
     shrunk = (
         f"Digits instead of MNIST, CIFAR-10 and Fashion-MNIST, {size.rounds.get('Digits')} rounds, a network with one "
@@ -127,8 +145,15 @@ def claims(scale: str, curves: Curves) -> Iterator[Claim]:
             for method in ("Dropout", "FDMS")
         )
         yield better(f"{case}: |Full - FDMS| < |Full - Dropout|", far, near, "points")
+        if (setting.clients, setting.epochs, setting.prox) == (20, 2, False):  # Figure 1
+            friends, dropout = over(setting, alpha)
+            yield curves.better(f"{case}: FDMS changes less from round to round than Dropout", dropout, friends, unrest)
     for data in SIZES[scale].rounds:
-        base = f"{data} clustered"
+        base, own = f"{data} clustered", DropoutSetting(data)
+        for other in ("FDMS", "Dropout"):
+            stale, theirs = ((variant(own, ALPHAS[0], m), variant(own, ALPHAS[-1], m)) for m in ("Stale", other))
+            claim = f"{base}: Stale loses more than {other} from alpha = {ALPHAS[0]} to {ALPHAS[-1]}"
+            yield curves.better(claim, stale, theirs, last_fifth)
         compared = [
             (f"{base} alpha=0.7", f"{base} alpha=0.3", "larger at alpha = 0.7 than at 0.3"),
             (f"{base} K=40 alpha=0.5", f"{base} alpha=0.5", "larger at K = 40 than at 20 (alpha = 0.5)"),

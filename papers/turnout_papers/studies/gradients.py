@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from turnout_papers.studies.claims import Claim
+from turnout_papers.studies.claims import Claim, better
 from turnout_papers.studies.personal import METHODS, SHRUNK, SIZES, experiments
 from turnout_papers.studies.study import Chart, Curve, Curves, Part, ResultRow, Study, StudyPlan
 
@@ -64,6 +64,9 @@ def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     for layer in LAYERS:
         claim = f"{layer}: {ours}'s last-tenth to first-tenth ratio of gradient magnitude is smaller than {theirs}'s"
         yield curves.of(column(layer, scale)).better(claim, theirs, ours, ratio, unit="")
+    for layer, method in product(LAYERS, (ours, theirs)):
+        noisy, clean = (curves.of(column(layer, scale, who)).each(method, first_tenth) for who in WHO[1:])
+        yield better(f"{layer}, {method}: at first noisy clients' gradients are larger than the others'", noisy, clean)
 
 
 def figures(scale: str) -> dict[str, list[Chart]]:

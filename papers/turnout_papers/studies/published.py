@@ -83,3 +83,20 @@ TABLE_2_TESTBED: dict[str, dict[str, float]] = {
     "MTFL": {"round": 38, "download": 11, "training": 76, "upload": 12, "server": 1},
     "Independent": {"round": 29},
 }
+
+# McMahan et al. (2017): rounds to 97 % (2NN, E = 1) and 99 % (CNN, E = 5) by (network, IID, B or None, C). A cell that
+# the table leaves empty ("-") is left out.
+FEDAVG_ROUNDS: dict[tuple[str, bool, int | None, float], int] = {
+    (network, iid, batch, share): rounds
+    for network, iid, batch, column in (
+        ("2NN", True, 10, (316, 87, 77, 75, 70)),
+        ("2NN", False, 10, (3275, 664, 619, 443, 380)),
+        ("2NN", True, None, (1455, 1474, 1658)),
+        ("2NN", False, None, (4278, 1796, 1528)),
+        ("CNN", True, 10, (50, 18, 18, 18, 16)),
+        ("CNN", False, 10, (956, 206, 200, 261, 97)),
+        ("CNN", True, None, (387, 339, 337, 164, 246)),
+        ("CNN", False, None, (1181, 1100, 978, 1067)),
+    )
+    for share, rounds in zip((0.0, 0.1, 0.2, 0.5, 1.0), column, strict=False)
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import importlib
+import math
 import pkgutil
 import shlex
 from collections.abc import Sequence
@@ -24,11 +25,12 @@ from turnout.running.runs import Outcome, ended_runs, finished_runs
 from turnout.running.state import state_of
 from turnout.view import HOOKS
 from turnout_papers import studies as package
-from turnout_papers.studies.claims import NOT_RUN, REFUTED, Claim
+from turnout_papers.studies.claims import EQUAL, NOT_RUN, REFUTED, UNDECIDED, UNTESTED, Claim
 from turnout_papers.studies.drawing import draw
 from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan
 
 SCALES = ("smoke", "small", "paper")
+NOT_FINITE = "not finite"  # what the error of a run that diverged says of an update, or of the test loss
 ORDER = ("Flexible participation", "EFL", "Labels and models", "FDMS", "MTFL")  # how `reproduces` begins, by paper
 
 
@@ -67,10 +69,12 @@ class Findings:
     rows          numbers beside the published ones
     claims        what the paper claims, decided
     seconds       that the runs took, all together
-    failed        runs that could not be finished, and why
+    failed        runs that could not be finished for another reason than that they diverged, and why
     command       what was typed
     machine       and where
     stalled       runs that did not move in the end, and why
+    diverged      runs that diverged, and where; they rank last where they are compared
+    notes         what was shrunk, and what the paper leaves open, when it was run
     """
 
     study: str
@@ -82,6 +86,8 @@ class Findings:
     command: str = ""
     machine: str = ""
     stalled: Sequence[str] = ()
+    diverged: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     def to_json(self) -> str:
         fields = ("claim", "holds", "outcome", "evidence", "seeds_needed")
@@ -95,11 +101,14 @@ class Findings:
             found = table_of(text)
             rows = [ResultRow(**row) for row in found["rows"]]
             claims = [
-                Claim(c["claim"], c["holds"], c["evidence"], c.get("outcome") == REFUTED, c.get("seeds_needed"))
+                Claim(
+                    c["claim"], c["holds"], c["evidence"], c.get("outcome") == REFUTED, c.get("seeds_needed"),
+                    c["outcome"] if c.get("outcome") in (EQUAL, UNTESTED) else UNDECIDED,
+                )
                 for c in found["claims"]
-            ]
+            ]  # fmt: skip
             later: dict[str, Any] = {name: found[name] for name in ("command", "machine") if name in found}
-            later |= {name: tuple(found.get(name, ())) for name in ("failed", "stalled")}
+            later |= {name: tuple(found.get(name, ())) for name in ("failed", "stalled", "diverged", "notes")}
             return cls(found["study"], found["scale"], rows, claims, found["seconds"], **later)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{where} is not the study.json of a study ({error})") from error
@@ -167,8 +176,20 @@ def run_study(
     options = ["--seeds", str(seeds)] * (seeds is not None) + [word for one in only for word in ("--only", one)]
     command = shlex.join(["turnout", "study", "run", study.name, "--scale", scale, *options, *["--so-far"] * so_far])
     claims, seconds = study.decide(scale, curves), round(gathered.seconds, 1)
-    failed, stalled = tuple(gathered.failed), tuple(gathered.stalled)
-    findings = Findings(study.name, scale, rows, claims, seconds, failed, command, gathered.machine, stalled)
+    failed, stalled, diverged = tuple(gathered.failed), tuple(gathered.stalled), tuple(gathered.diverged)
+    findings = Findings(
+        study.name,
+        scale,
+        rows,
+        claims,
+        seconds,
+        failed,
+        command,
+        gathered.machine,
+        stalled,
+        diverged,
+        tuple(plan.notes),
+    )
     write_whole(out / "study.json", findings.to_json())
     return findings
 
@@ -186,6 +207,7 @@ class Gathered:
     so_far      nothing is trained: `play` reads the runs that have ended
     failed      runs that failed on the way, and why
     stalled     runs that did not move in the end, and why
+    diverged    runs that diverged, and where
     seconds     of all runs together
     """
 
@@ -195,6 +217,7 @@ class Gathered:
     so_far: bool = False
     failed: list[str] = field(default_factory=list)
     stalled: list[str] = field(default_factory=list)
+    diverged: list[str] = field(default_factory=list)
     seconds: float = 0.0
     found: dict[str, dict[str, dict[int, Curve]]] = field(default_factory=dict)
     looks: dict[str, dict[int, Look]] = field(default_factory=dict)
@@ -208,8 +231,8 @@ class Gathered:
     def run(self, parts: Sequence[Part], only: Sequence[str]) -> Curves:
         """Run every part whose data can be had; runs that are complete already are not repeated.
 
-        A run that failed on the way (its training diverged, for example) is left out, with its seed where it would be
-        compared.
+        A run whose training diverged has the worst number there is; one that failed for another reason is left out,
+        with its seed where it would be compared.
         """
         if not self.so_far:
             self.missing |= missing_data(parts, self.play.keywords["data_dir"])
@@ -234,8 +257,16 @@ class Gathered:
             )
         given = {name: self.play.keywords[name] for name in ("jobs", "quiet", "data_dir")}
         done = self.play(plan) if part.play is None else part.play(plan, **given)
-        self.failed += [f"{failure.name}: {failure.why.split(': ')[0]}" for failure in done.failed]  # without advice
         wanted = (self.study.metric, *self.study.more)
+        for failure in done.failed:
+            words = f"{failure.name}: {failure.why.split(': ')[0]}"  # without advice
+            if NOT_FINITE in words:
+                self.diverged.append(words)
+                it = next(planned for planned in plan.runs if planned.name == failure.name)
+                worst = Curve.diverged(math.inf if "loss" in self.study.metric else -math.inf)
+                self.found.setdefault(self.study.metric, {}).setdefault(it.variant, {})[it.seed] = worst
+            else:
+                self.failed.append(words)
         for entry, run in done.runs.items():
             with run.records() as records:
                 stood = stood_still(records.column("skipped").tolist())
@@ -257,8 +288,8 @@ def missing_data(parts: Sequence[Part], data_dir: Path | None) -> dict[str, str]
     found = {}
     for part in parts:
         for name, experiment in part.variants.items():
-            data = experiment.world.data
-            source = (type(data), getattr(data, "split", None), getattr(data, "mirror", None))
+            data = getattr(experiment.world.data, "data", experiment.world.data)  # what a wrapper has inside
+            source = (type(data), *(getattr(data, name, None) for name in ("split", "mirror", "name")))
             if source not in tried:
                 tried[source] = None
                 try:

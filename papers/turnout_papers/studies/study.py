@@ -83,6 +83,11 @@ class Curve:
     round_T: NDArray[np.int64]
     value_T: NDArray[np.float64]
 
+    @classmethod
+    def diverged(cls, worst: float) -> Curve:
+        """Of a run that diverged: the worst value there is."""
+        return cls(np.array([0]), np.array([worst]))
+
     @property
     def rounds(self) -> int:
         return int(self.round_T[-1]) + 1
@@ -113,6 +118,12 @@ def last_tenth(curve: Curve) -> float:
     return 100 * curve.end(10).mean()
 
 
+def unrest(curve: Curve) -> float:
+    """Root mean square change of accuracy from round to round, over the last half, in points."""
+    later_T = curve.value_T[curve.round_T >= curve.rounds // 2]
+    return 100 * math.sqrt(float(np.square(np.diff(later_T)).mean())) if len(later_T) > 1 else math.nan
+
+
 @dataclass(frozen=True)
 class Curves:
     """What the runs of a study gave.
@@ -135,11 +146,21 @@ class Curves:
     def has(self, *variants: str) -> bool:
         return all(name in self.curves for name in variants)
 
+    def finite(self, variant: str) -> dict[int, Curve]:
+        """The curves of its runs that did not diverge, by seed."""
+        return {seed: c for seed, c in self.curves.get(variant, {}).items() if not np.isinf(c.value_T[-1])}
+
     def each(self, variant: Variant, number: Number) -> dict[int, float]:
-        """A number computed from each seed's curve; of a pair of variants the first's less the second's."""
+        """A number computed from each seed's curve; of a pair of variants the first's less the second's.
+
+        Of a run that diverged it is ±∞, or missing where such a curve has no such number (its unrest, for example).
+        """
         if isinstance(variant, tuple):
             return difference(self.each(variant[0], number), self.each(variant[1], number))
-        return {seed: number(curve) for seed, curve in self.curves.get(variant, {}).items()}
+        with np.errstate(invalid="ignore"):
+            found = {seed: number(curve) for seed, curve in self.curves.get(variant, {}).items()}
+        finite = self.finite(variant)
+        return {seed: v for seed, v in found.items() if seed in finite or not math.isnan(v)}
 
     def seen(self, variant: str, number: Callable[[Look], float]) -> dict[int, float]:
         """A number computed from what else was read from each seed's run."""
@@ -175,6 +196,7 @@ class ResultRow:
     spread        the standard deviation over seeds
     repeats       how many seeds
     published     what the paper prints
+    diverged      in how many of the seeds a run diverged: mean and spread are of the others
     """
 
     case: str
@@ -183,21 +205,24 @@ class ResultRow:
     spread: float | None
     repeats: int
     published: float | str | None
+    diverged: int = 0
 
 
 def row(case: str, metric: str, value: BySeed, published: float | str | None = None) -> ResultRow:
     """Mean and spread over seeds; None for a number that does not exist; without any seed a row that was not run.
 
-    >>> row("MNIST", "B over A", {0: 1.0, 1: 3.0}, 2.5)
-    ResultRow(case='MNIST', metric='B over A', ours=2.0, spread=1.4142135623730951, repeats=2, published=2.5)
+    >>> found = row("MNIST", "B over A", {0: 1.0, 1: 3.0, 2: -math.inf}, 2.5)
+    >>> found.ours, round(found.spread, 3), found.repeats, found.diverged
+    (2.0, 1.414, 3, 1)
     """
     if not value:
         return ResultRow(case, metric, NOT_RUN, None, 0, published)
-    values = list(value.values())
-    mean = math.fsum(values) / len(values)
+    values = [v for v in value.values() if not math.isinf(v)]
+    diverged = len(value) - len(values)
+    mean = math.fsum(values) / len(values) if values else math.nan
     spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else math.nan
     known = [number if math.isfinite(number) else None for number in (mean, spread)]
-    return ResultRow(case, metric, known[0], known[1], len(values), published)
+    return ResultRow(case, metric, known[0], known[1], len(value), published, diverged)
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from turnout_papers.studies.claims import HOLDS, NOT_RUN, REFUTED, UNDECIDED
+from turnout_papers.studies.claims import EQUAL, HOLDS, NOT_RUN, REFUTED, UNDECIDED, UNTESTED
 from turnout_papers.studies.running import Findings
-from turnout_papers.studies.study import ResultRow, StudyPlan
+from turnout_papers.studies.study import ResultRow
+
+CHANCE = (
+    "- each claim is decided at 5 % either way: of {count} claims without any truth about one in twenty would hold, "
+    "and as many be refuted; where seeds were added after a look at fewer (2, 3, then 5), one in nine"
+)
 
 
 def cells(rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]]]:
@@ -31,7 +36,7 @@ def cell(row: ResultRow) -> str:
     tiny = row.spread is not None and not isinstance(row.ours, str) and row.spread < 1e-12 * abs(row.ours or 0)
     spread = "" if row.spread is None else f" ± {number(0.0 if tiny else row.spread)}"  # differ by rounding only
     published = "" if row.published is None else f" ({row.published})"
-    return ours + spread + published
+    return ours + spread + published + (f", {row.diverged} diverged" if row.diverged else "")
 
 
 def number(value: float | None) -> str:
@@ -74,21 +79,23 @@ def tally(findings: Findings) -> str:
     """
     count = Counter(claim.outcome for claim in findings.claims)
     ran = len(findings.claims) - count[NOT_RUN]
-    others = [f", {count[outcome]} {outcome}" for outcome in (REFUTED, UNDECIDED) if count[outcome]]
+    others = [f", {count[outcome]} {outcome}" for outcome in (REFUTED, UNDECIDED, EQUAL, UNTESTED) if count[outcome]]
     missing = f" ({count[NOT_RUN]} not run)" if count[NOT_RUN] else ""
     return f"{count[HOLDS]} of {ran} claims hold" + "".join(others) + missing
 
 
-def markdown(findings: Findings, plan: StudyPlan) -> str:
+def markdown(findings: Findings) -> str:
     """The findings as a section of a Markdown page."""
     head, lines = cells(findings.rows)
-    notes = [f"- {note}" for note in plan.notes]
+    notes = [f"- {note}" for note in findings.notes]
     claims = [[claim.outcome, claim.claim, claim.evidence] for claim in findings.claims if claim.ran]
+    notes += [CHANCE.format(count=sum(claim.ran for claim in findings.claims))] if findings.claims else []
     absent = [f"- {NOT_RUN}: {len(claims)} claims, {why}" for why, claims in left_out(findings).items()]
     title = f"## `{findings.study}`, {findings.scale} scale"
     command = findings.command or f"turnout study run {findings.study} --scale {findings.scale}"
     made = f"`{command}`: {tally(findings)} ({findings.seconds:.0f} s{findings.machine and ', ' + findings.machine})."
-    failed = [f"- left out where it would be compared: {words}" for words in by_reason(findings.failed)]
+    failed = [f"- diverged, ranked last where it is compared: {words}" for words in by_reason(findings.diverged)]
+    failed += [f"- left out where it would be compared: {words}" for words in by_reason(findings.failed)]
     failed += [f"- stalled, so that an old model is compared: {words}" for words in findings.stalled]
     columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
     decided = _grid(["outcome", "claim", "evidence"], claims)

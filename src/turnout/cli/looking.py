@@ -42,6 +42,8 @@ def list_parts(
     found = kinds(installed=True)
     known = ["recipes", *found]
     if only is not None and only not in known:
+        only = only.removesuffix("s")  # of the namespace in Python, such as `terms`
+    if only is not None and only not in known:
         raise UserError(f"there is no role {only!r}: {nearest(only, known)}")
     screen = console()
     if only in (None, "recipes"):

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from turnout.errors import check_settings
+from turnout.errors import UserError, check_settings
 from turnout.parts.updates import Updates
 from turnout.types import State
 
@@ -20,11 +20,22 @@ class ServerStep(Protocol):
     """How the server applies the aggregated update."""
 
     def begin(self, width: int) -> State:
-        """The state before the first round."""
+        """The state before the first round; `width` is the number P of shared parameters."""
 
     def step(self, update_P: Tensor, state: State, updates: Updates) -> tuple[Tensor, State]:
-        """The change to apply to the shared parameters `updates.start_P`; `updates` are those that were used, for a
-        method that needs more than their sum. The state that is passed in is not modified."""
+        """(change_P, state): the change to add to the shared parameters `updates.start_P`, and the next state.
+
+        `update_P` is the weighted sum of the updates (trained - start, so it points downhill); `updates` are those that
+        were used, for a method that needs more than their sum. The state that is passed in is not modified.
+        """
+
+
+def stepped(step: ServerStep, update_P: Tensor, state: State, updates: Updates) -> tuple[Tensor, State]:
+    """The results of a server step, checked to be two."""
+    found: object = step.step(update_P, state, updates)
+    if isinstance(found, tuple) and len(found) == 2:
+        return found
+    raise UserError(f"{type(step).__name__}.step returns (change_P, state), not a {type(found).__name__}")
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Updates:
     loss_R        mean training loss of each client over its local steps
     lr            learning rate of the clients
     start_RP      what each client started from, where that was not the shared parameters
-    members       number of clients in the objective
+    objective_size  number of clients in the objective
     objective_share  computes each reply's share p_k of the whole objective
     left          kept rows [L, ...] of clients that left but still count: term -> name -> rows
     states        state means to be taken beside the update (BatchNorm statistics, ...): name -> [R, ...]
@@ -58,7 +58,7 @@ class Updates:
     loss_R: Tensor | None = None
     lr: float = 1.0
     start_RP: Tensor | None = None
-    members: int = 0
+    objective_size: int = 0
     objective_share: Callable[[], Tensor] | None = None
     left: dict[str, Tensors] = field(default_factory=dict)
     states: Tensors = field(default_factory=dict)

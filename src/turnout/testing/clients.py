@@ -33,7 +33,16 @@ from turnout.parts.terms.base import (
     sends,
 )
 from turnout.parts.updates import Applied
-from turnout.testing.examples import all_finite, check_numbers, checkpointed, copied, example_applied, expect, unchanged
+from turnout.testing.examples import (
+    all_finite,
+    check_numbers,
+    checkpointed,
+    copied,
+    example_applied,
+    expect,
+    expect_part,
+    unchanged,
+)
 from turnout.types import Message, State, Tensors, Turnout, row_bytes
 
 SLOTS = (Slot("weight", (3, 4), 0, 12), Slot("bias", (3,), 12, 3))
@@ -41,6 +50,7 @@ SLOTS = (Slot("weight", (3, 4), 0, 12), Slot("bias", (3,), 12, 3))
 
 def check_schedule(schedule: Schedule) -> None:
     """Promises of a schedule: a finite rate above 0 at any clock, and the same when asked again."""
+    expect_part(schedule, Schedule)
     for clock in (0, 1, 2, 10, 1000, 10**6):
         rate = schedule.rate(0.1, clock)
         expect(math.isfinite(rate) and rate > 0, f"rate: a number above 0, not {rate!r} at clock {clock}")
@@ -50,6 +60,7 @@ def check_schedule(schedule: Schedule) -> None:
 def check_optimizer(optimizer: Optimizer, width: int = 6) -> None:
     """Promises of a local optimizer: a chunk of clients gets the same results as each client alone; they stay finite;
     no steps make no progress; `moments` is a known value."""
+    expect_part(optimizer, Optimizer)
     expect(optimizer.moments in MOMENTS, f"moments: one of {', '.join(MOMENTS)}, not {optimizer.moments!r}")
     generator = torch.Generator().manual_seed(0)
     x_cP, grad_scP = torch.randn(3, width, generator=generator), torch.randn(4, 3, width, generator=generator)
@@ -81,6 +92,7 @@ def check_compression(compression: Compression) -> None:
     - a client that receives the messages it missed holds the server's model;
     - with a setting `feedback` that is true nothing is lost: message + residual = input.
     """
+    expect_part(compression, Compression)
     generator = torch.Generator().manual_seed(0)
     start_P, state = torch.randn(15, generator=generator), checkpointed(compression.begin(SLOTS), "begin")
     initial = checkpointed(compression.residuals(SLOTS), "residuals")
@@ -156,6 +168,7 @@ def check_term(term: Term, width: int = 6) -> None:
     - a step that a GPU may record and repeat does not depend on its number;
     - the server's side does not depend on the factor E/s by which clients scaled their updates.
     """
+    expect_part(term, Term)
     _check_hooks(term)
     generator = torch.Generator().manual_seed(0)
     start_P, work_C = torch.randn(width, generator=generator), torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64)
@@ -253,7 +266,11 @@ def _train(
     upload, kept = term.finish(at, server_state, client_state)
     for name, value in {**upload, **kept}.items():
         right = value.dim() > 0 and value.shape[0] == len(at.x_cP)
-        expect(right, f"finish: {name} needs one row per client, not {tuple(value.shape)}")
+        expect(
+            right,
+            f"finish: {name} needs one row per client, not {tuple(value.shape)} (at.start_cP has a single row where "
+            "all clients start alike: at.start_cP.expand_as(at.x_cP) has one for each)",
+        )
     numbers, declared = sum(value[0].numel() for value in upload.values()), sends(term)
     fits = numbers <= declared * at.x_cP.shape[1] + 2
     expect(

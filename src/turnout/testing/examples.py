@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from turnout.errors import UserError
+from turnout.errors import UserError, lacking
 from turnout.inputs import tensors_of
 from turnout.parts.updates import Applied
 from turnout.types import State, Tensors, Turnout, flatten, storable, unflatten
@@ -55,7 +56,7 @@ def example_applied(
     sum_P = weight_R.to(update_RP) @ update_RP
     return Applied(
         t, 0, client_R, update_RP, start_P, turnout, position_R, loss_R=0.5 + 0.7 * client_R.float(), lr=0.1,
-        sent_scale_R=scale_C[position_R], members=len(turnout.client_C), objective_share=lambda: weight_R,
+        sent_scale_R=scale_C[position_R], objective_size=len(turnout.client_C), objective_share=lambda: weight_R,
         weight_R=weight_R, sum_P=sum_P, update_P=sum_P, new_P=start_P + sum_P,
     )  # fmt: skip
 
@@ -63,6 +64,14 @@ def example_applied(
 def expect(holds: bool, promise: str) -> None:
     if not holds:
         raise AssertionError(promise)
+
+
+def expect_part(part: Any, role: type) -> None:
+    """An object, not its class, with all methods of its role."""
+    kind = part if isinstance(part, type) else type(part)
+    expect(kind is not part, f"{kind.__name__} is a class: give an object, {kind.__name__}()")
+    missing = ", ".join(lacking(part, role))
+    expect(not missing, f"{kind.__name__} lacks {missing}: help(turnout.roles.{role.__name__}) says what it needs")
 
 
 def checkpointed(state: State, what: str) -> State:

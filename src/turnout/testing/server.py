@@ -13,7 +13,7 @@ from torch import Tensor
 from turnout.parts.aggregation import Aggregation, combined_of, weighted_sum
 from turnout.parts.closing import Closing, close
 from turnout.parts.mixing import Mixing
-from turnout.parts.server import ServerStep
+from turnout.parts.server import ServerStep, stepped
 from turnout.parts.substitution.base import Substitutes, Substitution
 from turnout.parts.updates import Applied
 from turnout.parts.weighting import Weighting
@@ -25,6 +25,7 @@ from turnout.testing.examples import (
     example_applied,
     example_turnouts,
     expect,
+    expect_part,
     unchanged,
 )
 from turnout.types import State, Turnout, flatten
@@ -33,6 +34,7 @@ from turnout.types import State, Turnout, flatten
 def check_weighting(weighting: Weighting) -> None:
     """Promises of a weighting: only clients that are present count; factors are finite, not negative, and 0 for the
     absent; a client's own factor does not depend on other clients."""
+    expect_part(weighting, Weighting)
     for turnout, share_C in example_turnouts():
         where = f"for work {turnout.work_C.tolist()} of {turnout.full_work}"
         counts_C = weighting.counts(turnout)
@@ -53,6 +55,7 @@ def check_weighting(weighting: Weighting) -> None:
 def check_aggregation(aggregation: Aggregation, width: int = 6) -> None:
     """Promises of an aggregation: one finite number per parameter, in any order of the replies; rows of weight 0 do not
     matter; updates are not changed; a `linear` one is the sum by the weights."""
+    expect_part(aggregation, Aggregation)
     turnout, share_C = next(example_turnouts())
     update_RP = torch.randn(3, width, generator=torch.Generator().manual_seed(0))
 
@@ -82,6 +85,7 @@ def check_aggregation(aggregation: Aggregation, width: int = 6) -> None:
 def check_server_step(step: ServerStep, width: int = 6) -> None:
     """Promises of a server step: one finite number per parameter, the same for the same state, which is not changed and
     which a checkpoint can hold."""
+    expect_part(step, ServerStep)
     generator = torch.Generator().manual_seed(0)
     state, (turnout, share_C) = checkpointed(step.begin(width), "begin"), next(example_turnouts())
     for t in range(3):
@@ -90,8 +94,8 @@ def check_server_step(step: ServerStep, width: int = 6) -> None:
         applied = example_applied(rows_RP, turnout.client_C, turnout, share_C, torch.ones(width), t)
         applied = replace(applied, weight_R=share_C, sum_P=update_P)
         before = copied(state)
-        change_P, after = step.step(update_P.clone(), state, applied)
-        again_P, _ = step.step(update_P.clone(), state, applied)
+        change_P, after = stepped(step, update_P.clone(), state, applied)
+        again_P, _ = stepped(step, update_P.clone(), state, applied)
         _check_row("step", change_P, width)
         same = unchanged(state, before) and torch.equal(change_P, again_P)
         expect(same, "step: must not write into the state it was given")
@@ -103,6 +107,7 @@ def check_substitution(substitution: Substitution) -> None:
     """Promises of a substitution: only clients that count borrow, and at most the missing shares; updates are copied
     where they are kept; a second run does not depend on the first; a checkpoint can hold the state; nothing stands in
     for a client that has left."""
+    expect_part(substitution, Substitution)
     _check_memory(substitution.memory(3, 4))
     first, again = _borrow(substitution), _borrow(substitution)
     for a, b in zip(first, again, strict=True):
@@ -159,6 +164,7 @@ def check_mixing(mixing: Mixing, width: int = 4) -> None:
     """Promises of a mixing: rows are in the order of the clients asked for and finite; a client that has left is
     treated like one never seen; a second run does not depend on the first; updates are copied where they are kept; a
     checkpoint can hold the state."""
+    expect_part(mixing, Mixing)
     _check_memory(mixing.memory(6, width))
     shared_P, all_C = torch.zeros(width), torch.arange(4)
 
@@ -190,6 +196,7 @@ def check_mixing(mixing: Mixing, width: int = 4) -> None:
 def check_closing(closing: Closing) -> None:
     """Promises of a closing: a round ends at a finite time within its limit; a reply of this round counts in full and
     an older one never more than a newer one."""
+    expect_part(closing, Closing)
     for arrivals in ([3.0, 9.0, 5.0], [torch.inf, 4.0], [torch.inf], []):
         limit, arrival_C = closing.limit, torch.tensor(arrivals, dtype=torch.float64)
         enough, asked = closing.enough(len(arrivals)), len(arrivals)

@@ -26,6 +26,7 @@ from turnout.testing.examples import (
     example_enrolment,
     example_turnouts,
     expect,
+    expect_part,
     unchanged,
 )
 from turnout.types import Turnout
@@ -34,7 +35,7 @@ from turnout.world.devices import Devices
 from turnout.world.enrolment import tied
 from turnout.world.events import Events, EventSetting, calendar_of
 from turnout.world.members import Members
-from turnout.world.participation import Participation
+from turnout.world.participation import Participation, raised
 
 
 def check_participation(
@@ -43,15 +44,20 @@ def check_participation(
     """Promises of a participation: float64 fractions in [0, 1] that depend neither on the order in which rounds are
     drawn nor on other clients. `alone=False` for one that divides the cohort as a whole, as `Stratified` does. The
     clients are in two groups."""
+    expect_part(participation, Participation)
     participation = tied(participation, example_enrolment(clients), ROUNDS, "check_participation")
     client_C, some_c, groups = torch.arange(clients), torch.arange(1, clients, 3), torch.arange(clients) % 2
-    first = [participation.fraction(client_C, t, full_work, 0, groups) for t in range(ROUNDS)]
+    try:
+        first = [participation.fraction(client_C, t, full_work, 0, groups) for t in range(ROUNDS)]
+    except Exception as error:  # any failure of a user's part
+        raise AssertionError(str(raised(participation, error))) from error
     for t in (3, 1, 0, 2):
         again = participation.fraction(client_C, t, full_work, 0, groups)
         expect(again.shape == client_C.shape, f"fraction: one number per client, not {tuple(again.shape)}")
         expect(again.dtype == torch.float64, f"fraction: numbers in float64, not {again.dtype}")
         expect(torch.equal(again, first[t]), f"fraction: round {t} must not depend on which rounds were drawn before")
-        expect(bool(((again >= 0) & (again <= 1)).all()), f"fraction: in [0, 1], round {t} has {again.tolist()}")
+        wrong = again[~((again >= 0) & (again <= 1))].tolist()
+        expect(not wrong, f"fraction: in [0, 1], round {t} has {', '.join(f'{value:g}' for value in wrong[:5])}")
         if alone:
             some = participation.fraction(some_c, t, full_work, 0, groups)
             expect(torch.equal(some, again[some_c]), f"fraction: in round {t} a client depends on other clients")
@@ -60,6 +66,7 @@ def check_participation(
 def check_devices(devices: Devices, clients: int = 40) -> None:
     """Promises of devices: finite speeds above 0 in float64, tiers with names; numbers depend neither on the order in
     which rounds are drawn nor on other clients."""
+    expect_part(devices, Devices)
     devices = tied(devices, example_enrolment(clients), ROUNDS, "check_devices")
     client_C, some_c = torch.arange(clients), torch.arange(1, clients, 3)
     first = [devices.draw(client_C, t, 0) for t in range(ROUNDS)]
@@ -82,6 +89,7 @@ def check_devices(devices: Devices, clients: int = 40) -> None:
 def check_selection(selection: Selection, clients: int = 40) -> None:
     """Promises of a selection: sorted members, each once, the same for the same round, seed and state; a checkpoint can
     hold the state, and `choose` does not change it."""
+    expect_part(selection, Selection)
     selection = tied(selection, example_enrolment(clients), ROUNDS, "check_selection")
     members, state = Members(clients).leave(3), checkpointed(selection.begin(), "begin")
     for t in range(ROUNDS):
@@ -102,6 +110,7 @@ def check_selection(selection: Selection, clients: int = 40) -> None:
 def check_events(events: Events, clients: int = 40) -> None:
     """Promises of an entry of `World.events`: possible, repeatable, independent of the number of rounds; random events
     do not touch clients that other entries name."""
+    expect_part(events, Events)
     setting = EventSetting(clients, None, rounds=30, seed=0)
     first, longer = (calendar_of([events], replace(setting, rounds=rounds)) for rounds in (30, 60))
     again = calendar_of([events], setting)
@@ -120,6 +129,7 @@ def check_events(events: Events, clients: int = 40) -> None:
 def check_attack(attack: Attack, width: int = 6) -> None:
     """Promises of an attack: finite numbers, the same for the same round; honest clients are not changed; without
     collusion it reads its own update only; absent clients stay absent, and no client claims more work than asked."""
+    expect_part(attack, Attack)
     client_R, clean_RP = torch.arange(5), torch.randn(5, width, generator=torch.Generator().manual_seed(0))
     both, alone = (Attackers(torch.tensor(ids), (attack,), seed=0) for ids in ([1, 3], [3]))
     sent_RP = both.sent(clean_RP.clone(), client_R, 2)
@@ -144,6 +154,7 @@ def check_attack(attack: Attack, width: int = 6) -> None:
 def check_partition(partition: Partition, clients: int = 10) -> None:
     """Promises of a partition: at least one row for each client, no row twice, the same again; where sizes are given,
     no client gets more."""
+    expect_part(partition, Partition)
     label_S, owner_S = torch.arange(600) % 10, torch.arange(600) // 30
     rows_C, again_C = (partition.split(label_S, owner_S, clients, 0) for _ in range(2))
     want_C = 4 + torch.arange(clients)
@@ -162,6 +173,7 @@ def check_partition(partition: Partition, clients: int = 10) -> None:
 
 def check_sizes(sizes: Sizes, clients: int = 40) -> None:
     """Promises of sizes: at least one sample each, int64; a client's size does not depend on other clients."""
+    expect_part(sizes, Sizes)
     client_C, some_c = torch.arange(clients), torch.arange(1, clients, 3)
     size_C = sizes.draw(client_C, 0)
     expect(size_C.dtype == torch.int64 and size_C.shape == client_C.shape, "draw: one whole number (int64) per client")
@@ -172,6 +184,7 @@ def check_sizes(sizes: Sizes, clients: int = 40) -> None:
 def check_data(data: DataSpec) -> None:
     """Promises of a data set: the same for the same seed; samples of one shape, as many as reported, labels in range;
     a client's samples do not depend on other clients."""
+    expect_part(data, DataSpec)
     federation, again = data.load(0, None), data.load(0, None)
     expect(federation.fingerprint() == again.fingerprint(), "load: the same data for the same seed")
     client_C = torch.arange(min(federation.clients, 5))
@@ -191,6 +204,7 @@ def check_data(data: DataSpec) -> None:
 def check_model(model: ModelSpec, input_shape: tuple[int, ...] = (1, 28, 28), classes: int = 10) -> None:
     """Promises of a model: an ordinary module with something to train, drawn from torch's own generator; in evaluation
     mode a sample's output does not depend on other samples."""
+    expect_part(model, ModelSpec)
     built = []
     for _ in range(2):
         with torch.random.fork_rng(devices=[]):
@@ -211,6 +225,7 @@ def check_model(model: ModelSpec, input_shape: tuple[int, ...] = (1, 28, 28), cl
 def check_task(task: TaskSpec, output: Tensor | None = None, target: Tensor | None = None) -> None:
     """Promises of a task: loss and metrics give one finite number per sample, independent of other samples; the loss
     has a finite gradient. Pass an output and targets where they are not scores [B, 4] and labels."""
+    expect_part(task, TaskSpec)
     output = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)) if output is None else output
     target = torch.arange(len(output)) % output.shape[1] if target is None else target
     task.check_output(tuple(output.shape), target)

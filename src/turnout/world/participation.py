@@ -11,8 +11,10 @@ or attempts at once.
 from __future__ import annotations
 
 import math
+import traceback
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import torch
@@ -37,6 +39,8 @@ __all__ = [
     "TurnoutLog",
 ]
 
+SIGNATURE = "(client_C, t, full_work, seed, groups)"
+
 
 class Participation(Protocol):
     """The fraction of the work that each asked client finishes in round t: float64 in [0, 1], 0 = absent.
@@ -45,15 +49,32 @@ class Participation(Protocol):
     has groups. One that needs names or sample counts has `tied_to_clients(enrolment, rounds)` too (enrolment.py).
     """
 
-    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor: ...
+    def fraction(self, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None = None) -> Tensor:
+        """One number for each client of `client_C`. A draw depends on the seed, the round and the client alone, not on
+        earlier calls nor on the other clients: `turnout.rng.uniform(seed, "mine", t, ids=client_C)` is such a draw."""
+
+
+def raised(participation: Participation, error: Exception) -> Exception:
+    """An exception in a participation, as an error that names the part and its line."""
+    if isinstance(error, UserError):
+        return error
+    called = f"world.participation: {type(participation).__name__}.fraction"
+    frames = traceback.extract_tb(error.__traceback__)
+    if all(frame.name != "fraction" for frame in frames):  # the call itself failed
+        return UserError(f"{called} is called with {SIGNATURE}: {error}")
+    line = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+    return UserError(f"{called} raised {type(error).__name__}: {error} ({line})")
 
 
 def finished(
     participation: Participation, client_C: Tensor, t: int, full_work: int, seed: int, groups: Tensor | None
 ) -> Tensor:
     """The fractions of a participation, checked to be one number in [0, 1] for each client."""
-    with stage("participation"):
-        fraction_C = participation.fraction(client_C, t, full_work, seed, groups)
+    try:
+        with stage("participation"):
+            fraction_C = participation.fraction(client_C, t, full_work, seed, groups)
+    except Exception as error:  # any failure of a user's part
+        raise raised(participation, error) from error
     fits = len(fraction_C) == len(client_C)
     if not fits or (len(fraction_C) and not 0 <= float(fraction_C.min()) <= float(fraction_C.max()) <= 1):  # nor NaN
         wrong_C = ~((fraction_C >= 0) & (fraction_C <= 1))

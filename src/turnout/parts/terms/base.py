@@ -63,12 +63,13 @@ class Term(Protocol):
     def name(self) -> str:
         """Unique in an algorithm, without '/': the key of the term's state in stores and checkpoints."""
 
-    def server_state(self, start_P: Tensor) -> Tensors:
-        """State on the server before the first round, given the initial weights."""
+    def server_state(self, initial_P: Tensor) -> Tensors:
+        """State on the server before the first round, given the initial weights of the run."""
         return {}
 
-    def client_state(self, start_P: Tensor) -> Tensors:
-        """State of one client before its first round."""
+    def client_state(self, initial_P: Tensor) -> Tensors:
+        """State of one client before its first round, given the initial weights of the run: they are the same for all
+        clients, and not those that a client starts its first round with (`at.start_cP`)."""
         return {}
 
     def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
@@ -224,7 +225,7 @@ class LocalTerm(Term):
             if not issubclass(cls, base) and (found := sorted(set(public_names(base)) & set(vars(cls)))):
                 raise UserError(
                     f"{cls.__name__} defines {', '.join(found)}, which is only used of terms that derive from "
-                    f"{base.__name__}: class {cls.__name__}(LocalTerm, {base.__name__})"
+                    f"{base.__name__}: class {cls.__name__}(to.terms.LocalTerm, to.terms.{base.__name__})"
                 )
 
 

@@ -60,8 +60,8 @@ class MimeLite(LocalTerm):
     def __post_init__(self) -> None:
         check_settings(self, beta="[0, 1)")
 
-    def server_state(self, start_P: Tensor) -> Tensors:
-        return {"m": torch.zeros_like(start_P)}
+    def server_state(self, initial_P: Tensor) -> Tensors:
+        return {"m": torch.zeros_like(initial_P)}
 
     def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
         return grad_cP.mul_(1 - self.beta).add_(server_state["m"], alpha=self.beta)
@@ -97,8 +97,9 @@ class APFL(LocalTerm, PersonalModel):
     def __post_init__(self) -> None:
         check_settings(self, alpha="[0, 1]")
 
-    def client_state(self, start_P: Tensor) -> Tensors:
-        return {"v": torch.zeros_like(start_P), "alpha": start_P.new_full((1,), self.alpha), "begun": torch.zeros(1)}
+    def client_state(self, initial_P: Tensor) -> Tensors:
+        alpha = initial_P.new_full((1,), self.alpha)
+        return {"v": torch.zeros_like(initial_P), "alpha": alpha, "begun": torch.zeros(1)}
 
     def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
         if at.step == 0:

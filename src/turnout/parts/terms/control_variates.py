@@ -62,11 +62,11 @@ class Scaffold(LocalTerm, FusedStep, Departures, TermTraits):
     def requires_plain_sgd(self) -> bool:
         return self.option == 2
 
-    def server_state(self, start_P: Tensor) -> Tensors:
-        return {"c": torch.zeros_like(start_P)}
+    def server_state(self, initial_P: Tensor) -> Tensors:
+        return {"c": torch.zeros_like(initial_P)}
 
-    def client_state(self, start_P: Tensor) -> Tensors:
-        return {"c": torch.zeros_like(start_P)}
+    def client_state(self, initial_P: Tensor) -> Tensors:
+        return {"c": torch.zeros_like(initial_P)}
 
     def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
         return grad_cP.sub_(client_state["c"]).add_(server_state["c"])
@@ -119,14 +119,14 @@ class VRLSGD(LocalTerm, FusedStep, Notifies, Departures, SelectiveDownload, Term
 
     name: str = "vrl-sgd"
 
-    def server_state(self, start_P: Tensor) -> Tensors:
-        return {"owed": torch.zeros_like(start_P)}
+    def server_state(self, initial_P: Tensor) -> Tensors:
+        return {"owed": torch.zeros_like(initial_P)}
 
     def broadcast(self, server_state: Tensors) -> Tensors:
         return {}
 
-    def client_state(self, start_P: Tensor) -> Tensors:
-        return {"delta": torch.zeros_like(start_P)}
+    def client_state(self, initial_P: Tensor) -> Tensors:
+        return {"delta": torch.zeros_like(initial_P)}
 
     def transform_grad(self, grad_cP: Tensor, at: At, server_state: Tensors, client_state: Tensors) -> Tensor:
         return grad_cP.sub_(client_state["delta"])

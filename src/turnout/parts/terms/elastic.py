@@ -69,21 +69,21 @@ class Elastic(LocalTerm, FusedStep, PostStep, Departures, SelectiveDownload, Ter
         if self.decoupled and self.step == "proximal":
             raise UserError("an elastic term's proximal step comes after the optimizer's anyway: leave decoupled out")
 
-    def server_state(self, start_P: Tensor) -> Tensors:
+    def server_state(self, initial_P: Tensor) -> Tensors:
         """Empty before the first upload."""
         if self.strength == 0:
             return {}
-        state = {name: start_P.new_empty(0) for name in ("U", "V", "Z")}
+        state = {name: initial_P.new_empty(0) for name in ("U", "V", "Z")}
         if self.fisher_keep is not None:
-            state["index"] = torch.empty(0, dtype=torch.int32, device=start_P.device)
+            state["index"] = torch.empty(0, dtype=torch.int32, device=initial_P.device)
         if self.fisher_every > 1:
-            state["made"] = torch.full((1,), -1, dtype=torch.int32, device=start_P.device)
+            state["made"] = torch.full((1,), -1, dtype=torch.int32, device=initial_P.device)
         return state
 
-    def client_state(self, start_P: Tensor) -> Tensors:
+    def client_state(self, initial_P: Tensor) -> Tensors:
         """The round of the U and V a client holds (with `fisher_every`); its last upload (with `memory`)."""
         held = {"held": torch.full((1,), -1, dtype=torch.int32)} if self._keeps else {}
-        nothing = self._message(start_P.new_zeros(1, len(start_P)), start_P[None]) if self.remembers else {}
+        nothing = self._message(initial_P.new_zeros(1, len(initial_P)), initial_P[None]) if self.remembers else {}
         return held | {name: value[0] for name, value in nothing.items()}
 
     @property

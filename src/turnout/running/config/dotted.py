@@ -49,7 +49,9 @@ class Code:
         module, _, name = dotted.partition(":")
         if not all(word.isidentifier() for word in (*module.split("."), name)):
             raise UserError(f"{path}: {dotted!r} is not a path to code: write it as package.module:Name")
-        top = module.partition(".")[0]
+        top, beside = module.partition(".")[0], module.removesuffix(".py")
+        if module != beside and _file_of(module) is None:
+            raise UserError(f"{path}: {dotted!r} names a file: write the module, '{beside}:{name}', without .py")
         if top in self.allow:
             return
         if self.below is None:
@@ -61,8 +63,9 @@ class Code:
         if module != "__main__" and not _is_below(self.below, file):
             if file is None and _file_of(top) is None and top not in sys.stdlib_module_names:
                 raise UserError(
-                    f"{path}: cannot find the module {module!r} of {dotted}: it must lie below the current folder "
-                    "(or below a folder there that is on PYTHONPATH)"
+                    f"{path}: cannot find the module {module!r} of {dotted}: it must lie below the current folder, "
+                    f"{self.below}: run the command in the folder that holds {module.replace('.', '/')}.py, or "
+                    f"put that folder on PYTHONPATH and add --allow {top}"
                 )
             raise UserError(
                 f"{path}: {dotted} is code of the package {top!r}, which a file may not name by itself: if you trust "

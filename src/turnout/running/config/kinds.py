@@ -170,6 +170,8 @@ def find(role: Any, kind: str, path: str, code: Code) -> Any:
     if ":" not in dotted:
         others = [ROLE_NAMES[other] for other in KINDS if plain(kind) in map(plain, kind_names(other))]
         known = [f"it is a kind of {other}" for other in others] + [nearest(kind, [*kind_names(role), *installed])]
+        if all(word.isidentifier() for word in kind.split(".")) and "." in kind:
+            known.append(f"for code of your own write {':'.join(kind.rsplit('.', 1))!r}")
         raise UserError(f"{path}: there is no {ROLE_NAMES[role]} of kind {kind!r}: {'; '.join(known)}")
     if dotted in installed.values():
         code = replace(code, allow=code.allow | {dotted.partition(":")[0].partition(".")[0]})
@@ -186,10 +188,15 @@ def check_plays(role: Any, thing: Any, dotted: str, path: str) -> None:
     if not any(base is role or is_kind(role, base) for base in kind.__mro__):
         raise UserError(
             f"{path}: {dotted} gives a {kind.__name__}, which is not declared to be a {ROLE_NAMES[role]}: derive its "
-            f"class from turnout.roles.{role.__name__}"
+            f"class from turnout.{base_of(role)}"
         )
     if thing is not kind and (missing := lacking(thing, role)):
         raise UserError(f"{path}: {dotted} is not a complete {ROLE_NAMES[role]}: it lacks {', '.join(missing)}")
+
+
+def base_of(role: Any) -> str:
+    """The class to derive one's own parts of a role from, as a public name."""
+    return "terms.LocalTerm" if role is Term else f"roles.{role.__name__}"
 
 
 def is_kind(role: Any, maker: Any) -> bool:

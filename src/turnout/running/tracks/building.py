@@ -25,7 +25,7 @@ from turnout.rng import key
 from turnout.tasks import InOwnUnit, TaskSpec
 from turnout.world.enrolment import tied
 from turnout.world.events import Calendar, EventSetting, calendar_of
-from turnout.world.participation import Always
+from turnout.world.participation import Always, finished
 from turnout.world.turnout_log import Match, TurnoutLog
 
 
@@ -80,7 +80,8 @@ def log_matches(experiment: Experiment) -> list[Match]:
 def try_turnout(experiment: Experiment, enrolment: Enrolment) -> None:
     """Draw one turnout, so that a participation that does not fit fails now, not in the first round."""
     everything, seed = experiment.algorithm.local.full_work, experiment.seed
-    experiment.world.participation.fraction(torch.zeros(1, dtype=torch.int64), 0, everything, seed, enrolment.groups)
+    participation, client_C = experiment.world.participation, torch.zeros(1, dtype=torch.int64)
+    finished(participation, client_C, 0, everything, seed, enrolment.groups)
 
 
 def build_model(model: Any, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:

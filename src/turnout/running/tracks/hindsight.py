@@ -15,7 +15,7 @@ import torch
 
 from turnout.exchange import Simulation
 from turnout.parts.updates import Applied
-from turnout.round import Round, decoded
+from turnout.round import Round, decode
 from turnout.server.collecting import Received
 from turnout.server.late import AGE
 from turnout.server.state import Context
@@ -53,7 +53,7 @@ def substitution_error(happened: Round, simulation: Simulation, ctx: Context) ->
     dense_C = share_C * factor_C * algorithm.weighting.client_scale(full)  # of updates as trained
     sent_C = dense_C if algorithm.scale_at == "server" else share_C * factor_C  # of updates as sent
 
-    update_RP = decoded(replies, download.t, download.shared_P, ctx)
+    update_RP = decode(replies, download.t, download.shared_P, ctx)
     complete_R = turnout.complete_C[position_R] & (replies.report.get(AGE, torch.zeros_like(position_R)) == 0)
     known_C = torch.zeros_like(all_C).index_fill(0, position_R[complete_R], True)
     weight_R = torch.where(complete_R, sent_C[position_R], 0.0).to(update_RP)

@@ -1,0 +1,216 @@
+"""The numbers of replication.md are those of the records: sentences are made from these, and must be on the page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE_LINES = (DOCS / "replication.md").read_text("utf-8").splitlines()
+PAGE = " ".join(" ".join(PAGE_LINES).split())
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+Read = Callable[[str, str], float]
+
+# Numbers that are made of several of the records: what they are, and the calculation (or the sentence it stands in).
+DERIVED = {
+    "34.0": "the mean of Table 3's column over T >= 3", "10.7": "the same", "38.6": "the same, T = 4 and 8",
+    "0.8": "99.10 - 98.30", "79": "81.38 - 2.27", "9.1": "60.49 - 51.35", "9.9": "37.95 - 28.01",
+    "500": "rounds", "100": "runs", "1.29": "ratios of the errors", "1.17": "the same", "1.03": "the same",
+    "1e6": "order",
+    "0.001": "a rate", "1.22": "10.05 / 8.22", "1.27": "38 / 30",
+}  # fmt: skip
+
+
+def read(page: str) -> Read:
+    """A number of a study's record by case and metric."""
+    rows = json.loads((DOCS / "studies" / "paper" / f"{page}.json").read_text("utf-8"))["rows"]
+    found = {(row["case"], row["metric"]): row["ours"] for row in rows}
+    return lambda case, metric: float(found[case, metric])
+
+
+def gradients(r: Read) -> str:
+    methods = ("MT-FedAdam", "FedAdam", "Independent")
+    first, last = ([r(layer, f"{m} ratio") for m in methods] for layer in ("first layer W", "output W"))
+    return (
+        f"first layer: personal {first[0]:.2f}, FedAdam {first[1]:.1f}, independent {first[2]:.2f}; "
+        f"output layer {last[0]:.2f}, {last[1]:.2f}, {last[2]:.2f}"
+    )
+
+
+def figure_4(r: Read) -> str:
+    mt, fed, alone = (r("4 classes", f"personal {m}") for m in ("MT-FedAdam", "FedAdam", "Independent"))
+    over, central = r("4 classes", "MT over independent"), r("4 classes", "central MT-FedAdam")
+    return (
+        f"personal {mt:.1f} (78), FedAdam {fed:.1f} (64), independent {alone:.1f} (60); "
+        f"over independent {over:.1f} (18); central {central:.1f} (63)"
+    )
+
+
+def figure_6(r: Read) -> str:
+    mt, fed, alone = (r("2 classes, noise", f"personal {m}") for m in ("MT-FedAdam", "FedAdam", "Independent"))
+    over = r("2 classes, noise", "MT over independent")
+    return f"{mt:.1f} (84), FedAdam {fed:.1f} (30), independent {alone:.1f} (75); over independent {over:.1f} (9)"
+
+
+def friends_cifar(r: Read) -> str:
+    over = [r(f"CIFAR-10 clustered alpha={a}", "FDMS over Dropout") for a in (0.3, 0.5, 0.7)]
+    stale = [r(f"CIFAR-10 clustered alpha={a}", "FDMS over Stale") for a in (0.3, 0.5, 0.7)]
+    full = r("CIFAR-10 clustered alpha=0.3", "accuracy Full")
+    return (
+        f"FDMS over Dropout {over[0]:+.1f}, {over[1]:+.1f}, {over[2]:+.1f} points at alpha = 0.3, 0.5, 0.7; over Stale "
+        f"{stale[0]:.1f}, {stale[1]:.1f} (both refuted), {stale[2]:+.1f} (holds); Full {full:.1f}"
+    )
+
+
+def bytes_mnist(r: Read) -> str:
+    lost = r("MNIST: dense", "accuracy") - r("MNIST: ternary 1%", "accuracy")
+    times = r("MNIST: ternary 1%", "times fewer bytes than dense")
+    return f"{times:.0f} times fewer bytes for {lost:.1f} points of accuracy"
+
+
+def bytes_cifar(r: Read) -> str:
+    dense, ternary = (r(f"CIFAR-10: {name}", "accuracy") for name in ("dense", "ternary 1%"))
+    times = r("CIFAR-10: ternary 1%", "times fewer bytes than dense")
+    return f"{times:.0f} times fewer bytes for {dense - ternary + 1e-9:.1f} points of {dense:.1f}"
+
+
+def labels(r: Read) -> str:
+    gain = [r(f"average, User_{i}", "increase") for i in (2, 3, 1)]
+    return f"{gain[0]:+.1f} and {gain[1]:+.1f} points for two users, {gain[2]:.1f} for the third (23.2, 9.3, 17.4)"
+
+
+def synthetic(r: Read) -> str:
+    efl, avg, prox = (r(f"SYNTHETIC {m}", "lost") for m in ("EFL", "FedAvg", "FedProx"))
+    return f"EFL loses {efl:.1f} points, FedAvg {avg:.1f}, FedProx {prox:.1f}, SCAFFOLD none"
+
+
+def noniid(r: Read) -> str:
+    efl, avg, prox, apfl = (r(f"CIFAR-10 {m}", "lost") for m in ("EFL", "FedAvg", "FedProx", "APFL"))
+    return f"EFL loses {efl:.1f} points, FedAvg {avg:.1f}, FedProx {prox:.1f}, APFL {apfl:.1f}"
+
+
+def arrivals_emnist(r: Read) -> str:
+    fast, vanilla = ([r(f"EMNIST τ0={t}", f"rounds, {k}") for t in (10, 30, 50, 70)] for k in ("fast", "vanilla"))
+    return f"fast {', '.join(f'{v:.1f}' for v in fast)} rounds, vanilla {', '.join(f'{v:.1f}' for v in vanilla)}"
+
+
+def adam_readings(r: Read) -> str:
+    base = "MNIST non-IID W=200 C=0.5"
+    avg, adam = (
+        [r(f"{base}{reading}", f"rounds {m}") for reading in ("", " shards", " he", " shards he")]
+        for m in ("FedAvg", "FedAdam")
+    )
+    return (
+        f"classes drawn, torch's first weights: FedAvg {avg[0]:.0f} rounds, FedAdam {adam[0]:.0f}; shards, torch: "
+        f"{avg[1]:.0f} and {adam[1]:.0f}; classes, He: {avg[2]:.0f} and {adam[2]:.0f}; shards, He: {avg[3]:.0f} and "
+        f"{adam[3]:.0f}"
+    )
+
+
+def friends_printed(r: Read) -> str:
+    case = "MNIST clustered rate=0.1 all samples alpha={}"
+    over, stale = ([r(case.format(a), f"FDMS over {m}") for a in (0.3, 0.5, 0.7)] for m in ("Dropout", "Stale"))
+    return (
+        f"FDMS over Dropout {over[0]:+.1f}, {over[1]:+.1f}, {over[2]:+.1f} points at alpha = 0.3, 0.5, 0.7, over Stale "
+        f"{stale[0]:.1f}, {stale[1]:+.1f}, {stale[2]:+.1f}; Full {r(case.format(0.3), 'accuracy Full'):.1f}"
+    )
+
+
+def noisy_gradients(r: Read) -> str:
+    layers = {
+        "first layer": "first layer W",
+        "γ": "first BatchNorm γ",
+        "β": "first BatchNorm β",
+        "output layer": "output W",
+    }
+    both = {
+        name: [r(layer, f"MT-FedAdam at first, {who}") for who in ("noisy", "clean")] for name, layer in layers.items()
+    }
+    return ", ".join(f"{name} {noisy:.3f} and {clean:.3f}" for name, (noisy, clean) in both.items())
+
+
+def capped(r: Read) -> str:
+    gain = [r(f"MNIST capped non-IID |T|={j}", "B over A") for j in range(1, 6)]
+    return f"B over A {gain[0]:.0f}, {gain[1]:.1f}, {gain[2]:.1f}, {gain[3]:.1f} and {gain[4]:.1f} points"
+
+
+def mcmahan(r: Read) -> str:
+    small, whole = r("2NN IID B=10 C=0.1", "rounds"), r("2NN IID B=all C=0.1", "rounds")
+    skewed = r("2NN non-IID B=10 C=0.1", "rounds")
+    return (
+        f"from all samples to batches of 10 a factor of {whole / small:.0f}, printed {1474 / 87:.0f}; batches of 10, "
+        f"C = 0.1: from non-IID to IID {skewed / small:.1f}, printed {664 / 87:.1f}"
+    )
+
+
+SENTENCES: dict[str, tuple[str, Callable[[Read], str]]] = {
+    "Figure 7": ("gradients", gradients),
+    "Figure 4": ("personal", figure_4),
+    "Figure 6": ("personal", figure_6),
+    "Figure 1, CIFAR-10": ("friends-cifar", friends_cifar),
+    "ternary, MNIST": ("bytes-mnist", bytes_mnist),
+    "ternary, CIFAR-10": ("bytes-cifar", bytes_cifar),
+    "Table 3, labels": ("labels", labels),
+    "Figure 1, synthetic": ("noniid-synthetic", synthetic),
+    "Figure 1, EFL": ("noniid-cifar", noniid),
+    "Table 4, EMNIST": ("arrivals-emnist", arrivals_emnist),
+    "Table 1, readings": ("adam-readings", adam_readings),
+    "Figure 1, as printed": ("friends-mnist-readings", friends_printed),
+    "Figure 7, noisy clients": ("gradients", noisy_gradients),
+    "Table 3, capped": ("participation-mnist-capped", capped),
+    "McMahan, Table 1": ("fedavg", mcmahan),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_sentences_are_made_from_the_records(name: str) -> None:
+    page, sentence = SENTENCES[name]
+    made = sentence(read(page))
+    assert made in PAGE, f"the record of {page} says: {made}"
+
+
+def test_the_table_of_mcmahan_is_made_from_the_record() -> None:
+    rows = json.loads((DOCS / "studies" / "paper" / "fedavg.json").read_text("utf-8"))["rows"]
+    found = {row["case"]: row for row in rows if row["metric"] == "rounds" and row["ours"] is not None}
+    assert len(found) > 10
+    for case, row in found.items():
+        spread = "" if row["spread"] is None else f" ± {row['spread']:.0f}"
+        cell = f"{row['ours']:.0f}{spread} ({row['published']})"
+        share = case.rpartition("C=")[2]
+        line = next(line for line in PAGE_LINES if line.startswith(f"| {share} | "))
+        assert f" {cell} |" in line, f"{case} is {cell}"
+
+
+def test_every_number_of_the_tables_is_on_a_page_that_its_row_links_to() -> None:
+    """Rounded as it is shown; a number that is made of several is listed above."""
+    links: list[str] = []
+    lost = []
+    for line in PAGE_LINES:
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if not line.startswith("| ") or len(cells) != 4:
+            continue
+        own = re.findall(r"\((studies/[\w/-]+\.md)\)", cells[1])
+        links = own + links if "the same" in cells[1] else own
+        if links:
+            known = [v for link in links for v in numbers(DOCS / link)]
+            lost += [f"{cells[0]}: {word}" for word in NUMBER.findall(cells[3]) if not near(word, known)]
+    assert not lost
+
+
+def numbers(page: Path) -> list[float]:
+    """All numbers of a page, and those of its record as they were before they were rounded."""
+    found = [float(word.replace(",", "")) for word in NUMBER.findall(page.read_text("utf-8"))]
+    if page.with_suffix(".json").exists():
+        rows = json.loads(page.with_suffix(".json").read_text("utf-8"))["rows"]
+        found += [row[key] for row in rows for key in ("ours", "spread") if isinstance(row[key], float)]
+    return found
+
+
+def near(word: str, known: list[float]) -> bool:
+    places = len(word.partition(".")[2].partition("e")[0])
+    value = abs(float(word.replace(",", "")))
+    return word in DERIVED or any(abs(abs(v) - value) <= 0.5 * 10**-places + 1e-9 for v in known)
