@@ -43,7 +43,7 @@ def kinds_in(place: str, leave_out: Collection[str] = ()) -> dict[str, Any]:
     """The kinds in a module's `KINDS`; for a package, those of all its modules, `base` first.
 
     >>> list(kinds_in("turnout.parts.optimizers")), list(kinds_in("turnout.parts.substitution"))[0]
-    (['sgd', 'adam'], 'unused')
+    (['sgd', 'adam', 'adamw'], 'unused')
     """
     module = importlib.import_module(place)
     if not hasattr(module, "__path__"):

@@ -123,7 +123,7 @@ class Other:
 
     residuals, begin, encode, decode = Dense.residuals, Dense.begin, Dense.encode, Dense.decode
     held, catch_up, broadcast = Dense.held, Dense.catch_up, Dense.broadcast
-    missed, received, longest = Dense.missed, Dense.received, Dense.longest
+    missed, received, longest, reported = Dense.missed, Dense.received, Dense.longest, Dense.reported
 
 
 def test_7_3_rule_13_under_compression_moments_stay_home_unless_asked():

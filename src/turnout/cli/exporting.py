@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnout.cli.common import PERSONAL_HINT, Client, DataDir, Module, RunFolder, permits_code, say
-from turnout.errors import UserError
+from turnout.errors import Absent, UserError
 from turnout.machine.files import check_destination, write_whole
 
 if TYPE_CHECKING:
@@ -209,7 +209,8 @@ def predict(
     if out is not None:
         check_destination("--out", out)
     given, opened = module_named(module), _opened(run, data_dir, client)
-    kind = getattr(opened.experiment.world, "data", None)
+    world = opened.experiment.world
+    kind = None if isinstance(world, Absent) or isinstance(world.data, Absent) else world.data
     found = predicted(opened.model(client, given), opened.data(), data, _label_of(run), data_dir, kind)
     text = io.StringIO()
     found.write(text)

@@ -171,7 +171,7 @@ def open_table(path: Path, separator: str | None = None, table: str | None = Non
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder, "t.csv")
-    ...     _ = path.writequoted_text("client;age\\nann; 30\\n\\nbob;40\\n")
+    ...     _ = path.write_text("client;age\\nann; 30\\n\\nbob;40\\n")
     ...     open_table(path).read()
     TableBlock(cells={'client': ['ann', 'bob'], 'age': ['30', '40']}, line_B=[2, 4])
     """
