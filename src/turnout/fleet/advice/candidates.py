@@ -205,7 +205,7 @@ def known_candidates(aim: Aim, facts: Diagnosis, template: nn.Module) -> list[Ca
         found.append(Candidate("drop the inactive", "clients that hardly ever come are removed from the objective",
                                {"algorithm.membership.drop": DropInactive(least=3.0)}))  # fmt: skip
     if facts.left:
-        found.append(Candidate("leavers by rule", "the bounds of paper 000 decide whether a client that left counts",
+        found.append(Candidate("leavers by rule", "convergence bounds decide whether a client that left counts",
                                {"algorithm.membership.leave": "decide"}))  # fmt: skip
     found += [
         Candidate("FedProx", "local steps are pulled back to where they began", {"algorithm.terms": (Proximal(0.1),)}),
