@@ -162,6 +162,20 @@ def test_a_secure_run_ends_where_the_plain_one_does(tmp_path, by: str, weighting
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+def test_a_lost_sum_and_entries_beyond_the_limit_are_in_the_record(tmp_path):
+    for name, rule in {"lost": SecureSum(least=16), "cut": SecureSum(limit=0.01)}.items():
+        to.run(experiment(secure=rule, weighting=to.weighting.CompleteOnly()), tmp_path / name, quiet=True)
+    with Records.read(tmp_path / "lost/records.sqlite") as records:
+        assert any("the secure sum is lost" in str(why) for why in records.column("failed"))
+    with Records.read(tmp_path / "cut/records.sqlite") as records:
+        assert any(count > 0 for count in records.column("beyond_limit"))
+
+
+def test_fewer_clients_than_a_sum_needs_are_refused(tmp_path):
+    with pytest.raises(to.UserError, match=r"algorithm\.secure\.least = 17 is more than the 16 clients"):
+        to.run(experiment(secure=SecureSum(least=17)), tmp_path / "few", quiet=True)
+
+
 def test_bytes_of_a_round_are_those_of_all_stages(tmp_path):
     run = to.run(experiment(secure=True, weighting=to.weighting.ByWork()), tmp_path / "run", quiet=True)
     entries = sum(p.numel() for p in run.model().parameters()) + 1

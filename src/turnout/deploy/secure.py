@@ -169,6 +169,8 @@ class SecureDevice:
             raise SumLost(f"its secrets are of round {begun}, not of round {t}")
         weight_1 = torch.tensor([float(asked["weight"])], dtype=torch.float64)
         vector_1V = vectors_of(replies.message.tensors["update"], replies.report["loss"], weight_1)
+        if cut := int((vector_1V.abs() > self.rule.limit).sum()):
+            print(f"{cut} entries of the update are cut to algorithm.secure.limit = {self.rule.limit:g}", flush=True)
         whole_V = self.rule.encode(vector_1V, int(asked["clients"]))[0]
         masked_V = client.mask(whole_V, _entries(asked["entries"]))
         self._write(standing, t, client)

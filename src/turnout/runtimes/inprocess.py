@@ -16,13 +16,14 @@ from torch import Tensor
 
 from turnout.clients.work import assign_work
 from turnout.data import Federation
+from turnout.errors import UserError
 from turnout.exchange import Assignment, Download, Measure, Simulation
 from turnout.experiment import Experiment
 from turnout.machine.profiling import stage
 from turnout.parts.local import turn_out
 from turnout.parts.secure import SecureSum
 from turnout.runtimes.client_pool import ClientPool
-from turnout.runtimes.secure_sum import sum_in_process, weights_of
+from turnout.runtimes.secure_sum import SumLost, sum_in_process, weights_of
 from turnout.runtimes.setup import Setup
 from turnout.runtimes.timing import Timing
 from turnout.types import Extra, Replies, Tensors, Turnout
@@ -121,6 +122,12 @@ class InProcessRuntime(Simulated):
 
     def __init__(self, setup: Setup, clients: ClientPool | None = None):
         super().__init__(setup)
+        rule, self._notes = self.algorithm.secure, Extra()
+        if isinstance(rule, SecureSum) and rule.least > setup.data.clients:
+            raise UserError(
+                f"algorithm.secure.least = {rule.least} is more than the {setup.data.clients} clients there are: no "
+                "sum would ever be unmasked; lower it"
+            )
         pool = self.clients = ClientPool(setup) if clients is None else clients
         self.unfinished, self.depart, self.forget, self.measure = (
             pool.unfinished,
@@ -134,6 +141,10 @@ class InProcessRuntime(Simulated):
     def simulation(self) -> Simulation:
         return self
 
+    def noted(self) -> Extra:
+        notes, self._notes = self._notes, Extra()
+        return notes
+
     def ask(self, client_C: Tensor, download: Download) -> tuple[Turnout, Replies | None]:
         turnout, asked = self.plan(client_C, download)
         if asked is None:
@@ -145,7 +156,13 @@ class InProcessRuntime(Simulated):
             return turnout, replies
         with stage("secure sum"):
             weight_C = weights_of(self.algorithm.shares.by, self.examples(client_C))
-            return turnout, sum_in_process(rule, client_C, weight_C, replies)
+            try:
+                replies, cut = sum_in_process(rule, client_C, weight_C, replies)
+            except SumLost as why:
+                self._notes = {"failed": f"the secure sum is lost: {why}"}
+                return turnout, None
+            self._notes = {"beyond_limit": float(cut)} if cut else {}
+            return turnout, replies
 
     def commit(self, t: int, client_R: Tensor) -> None:
         self.clients.commit(client_R)

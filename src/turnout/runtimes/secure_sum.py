@@ -279,8 +279,9 @@ def bytes_up(neighbours: int, entries: int) -> int:
     return PUBLIC + neighbours * (BOX + SHARE) + 4 * entries
 
 
-def sum_in_process(rule: SecureSum, client_C: Tensor, weight_C: Tensor, replies: Replies) -> Replies | None:
-    """A secure sum of simulated clients, all stages of it; None where too few replied.
+def sum_in_process(rule: SecureSum, client_C: Tensor, weight_C: Tensor, replies: Replies) -> tuple[Replies, int]:
+    """A secure sum of simulated clients, all stages of it, and how many entries were cut to the limit; raises SumLost
+    where too few replied.
 
     client_C, weight_C  the clients that were asked, and their weights
     replies             with plain updates; those that are not finite do not take part
@@ -291,14 +292,12 @@ def sum_in_process(rule: SecureSum, client_C: Tensor, weight_C: Tensor, replies:
     row_F = replies.report["finite"].nonzero().squeeze(1)
     rows = {int(replies.client_R[i]): i for i in row_F.tolist()}
     clients, server = {c: SecureClient(c, least=rule.least) for c in rows}, SecureServer(rule, asked)
-    try:
-        server.announce({c: client.announce() for c, client in clients.items()})
-        for c, client in clients.items():
-            server.boxes[c] = client.share(server.keys_for(c), server.threshold)
-        whole_FV = dict(zip(rows, rule.encode(vector_RV[row_F], asked), strict=True))
-        masked = {c: client.mask(whole_FV[c], server.boxes_for(c)) for c, client in clients.items()}
-        total_V = server.total(masked, {c: client.reveal(masked, len(masked)) for c, client in clients.items()})
-    except SumLost:
-        return None
+    server.announce({c: client.announce() for c, client in clients.items()})
+    for c, client in clients.items():
+        server.boxes[c] = client.share(server.keys_for(c), server.threshold)
+    whole_FV = dict(zip(rows, rule.encode(vector_RV[row_F], asked), strict=True))
+    masked = {c: client.mask(whole_FV[c], server.boxes_for(c)) for c, client in clients.items()}
+    total_V = server.total(masked, {c: client.reveal(masked, len(masked)) for c, client in clients.items()})
     each = bytes_up(len(server.neighbours[next(iter(rows))]), len(total_V))
-    return mean_replies(rule.decode(total_V, asked), float(weight_R[row_F].sum()), replies, each, update_RP[0])
+    cut = int((vector_RV[row_F].abs() > rule.limit).sum())
+    return mean_replies(rule.decode(total_V, asked), float(weight_R[row_F].sum()), replies, each, update_RP[0]), cut
