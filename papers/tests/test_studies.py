@@ -525,6 +525,10 @@ def test_a_part_of_a_study_has_its_rows_and_the_claims_that_it_can_decide(tmp_pa
     assert [claim.claim.split(", ")[-1].split(": ")[0] for claim in found.claims][:1] == ["everybody on T50"]
     assert len(found.claims) == 4
     assert all(claim.ran for claim in found.claims)
+    one = ["SYNTHETIC non-IID T=1 *"]
+    more = run_study(participation.STUDY, "smoke", tmp_path / "out", jobs=1, quiet=True, resume=True, only=one)
+    assert [row for row in more.rows if row in found.rows] == list(found.rows)  # another pattern adds to the folder
+    assert {row.case for row in more.rows} - {row.case for row in found.rows} == {"SYNTHETIC non-IID |T|=1"}
     whole = run_study(participation.STUDY, "smoke", tmp_path / "out", jobs=1, quiet=True, resume=True)
     same = [row for row in whole.rows if row in found.rows]
     assert same == list(found.rows)

@@ -20,6 +20,7 @@ from turnout.machine.threads import cores
 from turnout.running.folder import make_folder, refuse_full
 from turnout.running.loop import DELETE
 from turnout.running.plan import RunPlan, planned_runs
+from turnout.running.records.finding import read_run_list
 from turnout.running.records.warnings import stood_still
 from turnout.running.runs import Outcome, ended_runs, finished_runs
 from turnout.running.state import state_of
@@ -147,7 +148,7 @@ def run_study(
 ) -> Findings:
     """Run a study, decide its claims, draw its pictures, all in `out`.
 
-    only    names of runs (with * and ?) to keep
+    only    names of runs (with * and ?) to keep, beside those that are in `out` already
     so_far  train nothing: read the runs that have ended in `out`
     """
     plan = planned(study, scale, seeds)
@@ -236,7 +237,11 @@ class Gathered:
         """
         if not self.so_far:
             self.missing |= missing_data(parts, self.play.keywords["data_dir"])
-        left_out = [name for name in _names(parts) if only and not any(fnmatch.fnmatch(name, one) for one in only)]
+        chosen = {name for one in only for name in fnmatch.filter(_names(parts), one)}
+        if not self.so_far:  # those that an earlier `--only` began in this folder belong to it too
+            folders = [self.out / part.name for part in parts if (self.out / part.name / "runs.json").exists()]
+            chosen |= {run.variant for folder in folders for run in read_run_list(folder).runs}
+        left_out = [name for name in _names(parts) if only and name not in chosen]
         self.missing |= dict.fromkeys(left_out, "left out by --only")
         for part in parts:
             variants = {name: experiment for name, experiment in part.variants.items() if name not in self.missing}
