@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from turnout.errors import UserError
 from turnout.machine.files import replacing
-from turnout.models.adapters import LoRALinear, is_transposed, lora_of
+from turnout.models.adapters import LoRALinear, lora_of
+from turnout.models.quantized import is_transposed
 from turnout.tasks import Predictor
 from turnout.types import Tensors
 
