@@ -96,7 +96,7 @@ def test_a_model_as_it_is_goes_through_one_pass(name: str) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
-def trained(model: object, folder: Path) -> to.Run:
+def trained(model: object, folder: Path, **runtime: str) -> to.Run:
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(1, WORDS, (24, 7), generator=generator)
     data = to.data.Own(ids[:, :-1].clone(), ids[:, 1:].clone(), torch.arange(24) % 4, test_share=0.2, classes=WORDS)
@@ -106,6 +106,7 @@ def trained(model: object, folder: Path) -> to.Run:
         to.Algorithm(to.Local(to.Adam(0.02), epochs=2, batch_size=4)),
         task=to.tasks.NextCharacter(),
         rounds=2,
+        runtime=to.runtime.InProcess(**runtime),
     )
     return to.run(experiment, folder)
 
@@ -140,6 +141,18 @@ def test_peft_reads_an_exported_adapter(model: object, build: Callable[[], nn.Mo
         torch.testing.assert_close(other(ids).logits, wanted, rtol=0, atol=1e-5)
         loaded = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
         torch.testing.assert_close(loaded(ids).logits, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_packed_base_trains_almost_the_same(kind: str, tmp_path: Path) -> None:
+    model = {"llama": peft_llama, "gpt2": ON_GPT2}[kind]
+    losses = {}
+    for precision in ("bfloat16", "int8", "nf4"):
+        run = trained(model, tmp_path / precision, base_precision=precision)
+        losses[precision] = run.final("global_loss")
+    assert losses["int8"] == pytest.approx(losses["bfloat16"], rel=0.01)
+    assert losses["nf4"] == pytest.approx(losses["bfloat16"], rel=0.05)
+    assert len(set(losses.values())) == 3
 
 
 FILE = """
