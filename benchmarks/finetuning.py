@@ -1,6 +1,8 @@
 """Adapters of many clients on one base: milliseconds a round and peak memory, beside one adapter on the same tokens.
 
     python benchmarks/finetuning.py [--size 126M] [--clients 16,64,256] [--peers] [--engines] [--rounds 4]
+    python benchmarks/finetuning.py --base-precision nf4 --optimizer adamw --inputs dict
+    python benchmarks/finetuning.py --check --size tiny --clients 8 --optimizer adamw --inputs dict
 
 A round is 5 steps of 4 texts of 128 tokens a client, plain SGD, LoRA of rank 8 on queries and values. Everything on one
 device, in turns, with the base in bfloat16 on a GPU and in float32 on a CPU; adapters and losses in float32.
@@ -12,18 +14,26 @@ turnout     a whole round of the library: train, weigh, sum, step
             users one after another, adapters swapped) and "base per client" (FlowerTune: every message builds the
             model and loads the base from a file); 8 clients each, scaled to the number of clients
 --size      tiny (4 layers of 256, 64 tokens), 126M (12 layers of 768) or 1B (18 layers of 2,048)
+--base-precision   of turnout's base; central stays in bfloat16 (float32 on a CPU)
+--optimizer sgd, adamw (moments averaged with the weights) or adamw-local (kept by each client); central is plain SGD
+--inputs    tensor, or dict: texts of unequal length with an attention mask, for central as well
+--check     only compare: adapters after two rounds on this device, and of the plain loop on the CPU in float64
+
+"kept" is what tensors hold between rounds beyond what they held before the first, in adapters: a client's own state,
+and one more copy of the server's. "added a client" is how much it grows from one number of clients to the next.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +44,7 @@ from torch.nn import functional
 
 import turnout as to
 from turnout.running.tracks.prepare import prepare
+from turnout.settings import BASE_PRECISIONS
 
 STEPS, TEXTS, RANK, LR = 5, 4, 8, 1e-3
 
@@ -65,12 +76,12 @@ class Block(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(d, d) for _ in range(4))
         self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         h = self.before(x)
         q, k, v = (
             f(h).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q_proj, self.k_proj, self.v_proj)
         )
-        h = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        h = functional.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
         x = x + self.o_proj(h.transpose(1, 2).flatten(2))
         return x + self.down(functional.gelu(self.up(self.after(x))))
 
@@ -83,10 +94,13 @@ class Decoder(nn.Module):
         self.words, self.places = nn.Embedding(size.words, size.width), nn.Embedding(size.length, size.width)
         self.layers, self.last = nn.ModuleList(Block(size) for _ in range(size.layers)), nn.LayerNorm(size.width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.words(x) + self.places.weight[: x.shape[1]]
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        h, mask, T = self.words(input_ids) + self.places.weight[: input_ids.shape[1]], None, input_ids.shape[1]
+        if attention_mask is not None:
+            places = torch.ones(T, T, dtype=torch.bool, device=h.device)
+            mask = (attention_mask.bool()[:, None, None] & places.tril()) | places.diag().diag()
         for layer in self.layers:
-            h = layer(h)
+            h = layer(h, mask)
         return functional.linear(self.last(h), self.words.weight)
 
 
@@ -131,11 +145,23 @@ def texts(size: Size, clients: int) -> Tensor:
     )
 
 
-def plain_steps(model: nn.Module, own: list[nn.Parameter], batches: list[Tensor]) -> None:
+def masked(ids: Tensor) -> Tensor:
+    """Which tokens of a text are real, where texts have from half to all of the length."""
+    least = ids.shape[1] // 2
+    length = torch.randint(least, ids.shape[1] + 1, (len(ids),), generator=torch.Generator().manual_seed(2))
+    return (torch.arange(ids.shape[1]) < length[:, None]).long()
+
+
+def plain_steps(model: nn.Module, own: list[nn.Parameter], batches: list[Tensor], masks: Sequence[Tensor] = ()) -> None:
     """Plain SGD steps of one adapter; on a CPU with all cores, of which the library's threads each have one."""
     torch.set_num_threads(os.cpu_count() or 1)
-    for ids in batches:
-        loss = next_token(model(ids[:, :-1]).float(), ids[:, 1:]).mean()
+    for i, ids in enumerate(batches):
+        if masks:
+            scores = model(ids, masks[i])[:, :-1].flatten(0, 1).float()
+            target = torch.where(masks[i] == 1, ids, -100)[:, 1:].flatten()
+            loss = functional.cross_entropy(scores, target, ignore_index=-100)
+        else:
+            loss = next_token(model(ids[:, :-1]).float(), ids[:, 1:]).mean()
         grads = torch.autograd.grad(loss, own)
         with torch.no_grad():
             torch._foreach_add_(own, grads, alpha=-LR)
@@ -156,27 +182,48 @@ def timed(one: Callable[[], object], rounds: int, device: str) -> dict[str, floa
     return found | ({"GiB": torch.cuda.max_memory_allocated() / 2**30} if cuda else {})
 
 
-def central(size: Size, clients: int, rounds: int, device: str, dtype: torch.dtype) -> dict[str, float]:
+def central(size: Size, clients: int, rounds: int, device: str, dtype: torch.dtype, inputs: str) -> dict[str, float]:
     model, own = with_adapters(make_decoder(size, device, dtype))
-    ids = texts(size, clients).to(device)
-    return timed(lambda: plain_steps(model, own, list(ids.chunk(STEPS))), rounds, device)
+    ids = texts(size, clients)
+    masks = list(masked(ids)[:, :-1].to(device).chunk(STEPS)) if inputs == "dict" else []
+    batches = list((ids[:, :-1] if masks else ids).to(device).chunk(STEPS))
+    return timed(lambda: plain_steps(model, own, batches, masks), rounds, device)
 
 
-def turnout(size: Size, clients: int, rounds: int, device: str, engine: str = "auto") -> dict[str, float]:
+OPTIMIZERS = {"sgd": to.SGD(LR), "adamw": to.AdamW(LR), "adamw-local": to.AdamW(LR, moments="local")}
+
+
+def experiment_of(size: Size, clients: int, optimizer: str, inputs: str, **runtime: str) -> to.Experiment:
     base = make_decoder(size, "cpu", torch.float32)
     ids = texts(size, clients)
     owner = torch.arange(clients).repeat_interleave(STEPS * TEXTS)
-    data = to.data.Own(ids[:, :-1].clone(), ids[:, 1:].clone(), owner, (ids[:4, :-1], ids[:4, 1:]), test_share=0.0)
-    lora = to.LoRA(rank=RANK, targets="*.q_proj|*.v_proj")
-    rounded = {"base_precision": "bfloat16"} if device == "cuda" else {}
-    experiment = to.Experiment(
+    task: object = to.tasks.Task(loss=next_token)
+    if inputs == "dict":
+        ids, mask, task = ids[:, :-1], masked(ids)[:, :-1], to.tasks.NextToken()
+        samples = {"input_ids": ids, "attention_mask": mask, "labels": torch.where(mask == 1, ids, -100)}
+        data = to.data.Own(samples, owner=owner, classes=size.words, test_share=0.0)
+    else:
+        data = to.data.Own(ids[:, :-1].clone(), ids[:, 1:].clone(), owner, (ids[:4, :-1], ids[:4, 1:]), test_share=0.0)
+    return to.Experiment(
         to.World(data, to.participation.Always()),
-        to.models.Adapted(base, lora),
-        to.Algorithm(to.Local(to.SGD(LR), steps=STEPS, batch_size=TEXTS)),
-        task=to.tasks.Task(loss=next_token),
-        runtime=to.runtime.InProcess(device=device, engine=engine, **rounded),
+        to.models.Adapted(base, to.LoRA(rank=RANK, targets="*.q_proj|*.v_proj")),
+        to.Algorithm(to.Local(OPTIMIZERS[optimizer], steps=STEPS, batch_size=TEXTS)),
+        task=task,
+        runtime=to.runtime.InProcess(**runtime),
     )
-    track = prepare(experiment)
+
+
+def kept_bytes(device: str) -> int:
+    """Bytes of all tensors that are alive; on a GPU by its allocator."""
+    gc.collect()
+    if device == "cuda":
+        return torch.cuda.memory_allocated()
+    alive = [value for value in gc.get_objects() if issubclass(type(value), Tensor)]
+    return sum({value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in alive}.values())
+
+
+def turnout(size: Size, clients: int, rounds: int, optimizer: str, inputs: str, **runtime: str) -> dict[str, float]:
+    device, track = runtime["device"], prepare(experiment_of(size, clients, optimizer, inputs, **runtime))
     state, t = track.begin(), 0
 
     def one() -> None:
@@ -184,15 +231,34 @@ def turnout(size: Size, clients: int, rounds: int, device: str, engine: str = "a
         state, _ = track.round(state, t)
         t += 1
 
-    held = torch.cuda.memory_allocated() if device == "cuda" else 0
+    held = kept_bytes(device)
     torch.set_num_threads(1)
     found, about = timed(one, rounds, device), track.runtime.describe()
     adapter, memory = 4 * track.model.layout.width, track.memory()
-    kept = {"kept MB a client": (torch.cuda.memory_allocated() - held) / clients / 1e6} if device == "cuda" else {}
-    return found | kept | {
-        "adapter MB": adapter / 1e6, "state a client": memory["cohort"] / clients / adapter,
+    return found | {
+        "adapter MB": adapter / 1e6, "kept": (kept_bytes(device) - held) / adapter, "base GiB": memory["base"] / 2**30,
         "estimated GiB": sum(memory.values()) / 2**30, "engine": about["engine"], "chunk": about["chunk"],
     }  # fmt: skip
+
+
+def check(size: Size, clients: int, optimizer: str, inputs: str, **runtime: str) -> dict[str, float]:
+    """How far the adapter's change in two rounds is from that of the plain loop on the CPU in float64, of its length.
+
+    With a rounded or packed base the loop has it too, so what differs is the order of sums.
+    """
+    changes = {}
+    exact = {"precision": "float64"} if runtime["base_precision"] == "as-precision" else {}
+    loop = {**runtime, "device": "cpu", "engine": "loop", **exact}
+    ways = {"loop on the CPU": loop, "here": runtime} | ({"here in float64": {**runtime, **exact}} if exact else {})
+    for name, way in ways.items():
+        track = prepare(experiment_of(size, clients, optimizer, inputs, **way))
+        state = track.begin()
+        first = state.shared_P.cpu().double()
+        for t in range(2):
+            state, _ = track.round(state, t)
+        changes[name] = state.shared_P.cpu().double() - first
+    wanted = changes.pop("loop on the CPU")
+    return {name: float((found - wanted).norm() / wanted.norm()) for name, found in changes.items()}
 
 
 def one_by_one(size: Size, rounds: int, device: str, dtype: torch.dtype) -> dict[str, float]:
@@ -238,11 +304,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--engines", action="store_true")
+    parser.add_argument("--base-precision", choices=BASE_PRECISIONS)
+    parser.add_argument("--optimizer", default="sgd", choices=OPTIMIZERS)
+    parser.add_argument("--inputs", default="tensor", choices=("tensor", "dict"))
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     size, device = SIZES[args.size], args.device
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    base_precision = args.base_precision or ("bfloat16" if device == "cuda" and not args.check else "as-precision")
+    how = {"optimizer": args.optimizer, "inputs": args.inputs, "device": device, "base_precision": base_precision}
     found: dict[str, dict[str, float]] = {}
 
     def note(name: str, row: dict[str, float]) -> None:
@@ -251,14 +323,21 @@ def main() -> None:
         if args.out is not None:
             args.out.write_text(json.dumps(found, indent=1))
 
+    before: tuple[int, float] | None = None
     for clients in map(int, args.clients.split(",")):
-        limit = central(size, clients, args.rounds, device, dtype)
+        if args.check:
+            note(f"{clients} apart", check(size, clients, **how))
+            continue
+        limit = central(size, clients, args.rounds, device, dtype, args.inputs)
         note(f"{clients} central", limit)
         _forget()
         engines = ("auto", "vmap", "loop") if args.engines and clients <= 16 else ("auto",)
         for engine in engines:
-            ours = turnout(size, clients, args.rounds, device, engine)
+            ours = turnout(size, clients, args.rounds, **how, engine=engine)
             ours |= {f"times central, {unit}": ours[unit] / limit[unit] for unit in limit}
+            if before is not None and engine == "auto":
+                ours["added a client"] = (ours["kept"] - before[1]) / (clients - before[0])
+            before = (clients, ours["kept"]) if engine == "auto" else before
             note(f"{clients} turnout {engine}", ours)
             _forget()
     for name, way in (("one by one", one_by_one), ("base per client", base_per_client)) if args.peers else ():
@@ -272,8 +351,6 @@ def main() -> None:
 
 
 def _forget() -> None:
-    import gc
-
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -10,7 +10,7 @@ from turnout.errors import UserError, check_settings
 ENGINES = ("auto", "native", "by-hand", "joined", "vmap", "loop", "channels-last")
 TRIED = {"by hand": "by-hand", **{n: n for n in ("native", "joined", "vmap", "loop", "channels-last")}}  # by record
 PRECISIONS = ("float32", "float64", "tf32")
-BASE_PRECISIONS = ("as-precision", "bfloat16")
+BASE_PRECISIONS = ("as-precision", "bfloat16", "int8", "nf4")
 THREADS = "[1, 1024]"
 
 
@@ -54,8 +54,9 @@ class InProcess:
                "channels-last" (the same with pictures laid out pixel by pixel), or "auto" for the fastest that fits:
                on a CPU large models are tried with each, and a resumed run keeps it
     precision  "float32"; "float64" for parity tests; "tf32" lets a GPU round matrix products to 10 bits
-    base_precision  "bfloat16" holds the frozen base in 16 bits and computes in them; what is trained, its optimizer
-               state, updates and losses stay in `precision`
+    base_precision  "bfloat16" holds the frozen base in 16 bits and computes in them; "int8" and "nf4" also hold the
+               weights of its linear layers in 8 or 4 bits (torchao); what is trained, its optimizer state, updates
+               and losses stay in `precision`
     threads    CPU threads, each with clients of its own (default: the cores)
     chunk      clients advanced together (default: as many as fit the cache)
     """

@@ -404,9 +404,14 @@ def _check_scores(
     if target.is_floating_point():
         raise UserError(f"labels are whole numbers, but the data has {target.dtype}: convert them, or use Regression")
     if len(output_shape) != dimensions.count(",") + 1 or tuple(output_shape[:-1]) != tuple(target.shape):
+        longer = len(output_shape) == 3 and target.dim() == 2 and output_shape[1] > target.shape[1]
+        own = (
+            ". For a model that puts positions of its own before the text, write a module around it: def forward(self, "
+            "input_ids, ...): return self.model(input_ids, ...).logits[:, -input_ids.shape[1]:]"
+        )
         raise UserError(
             f"the model gives {tuple(output_shape)} for targets {tuple(target.shape)}: the task compares scores "
-            f"{dimensions} with a label for each, and the other dimensions must agree; {instead}"
+            f"{dimensions} with a label for each, and the other dimensions must agree; {instead}{own * longer}"
         )
     label, scores = target if ignore is None else target[target != ignore], output_shape[-1]
     if label.numel() and int(label.min()) < 0:

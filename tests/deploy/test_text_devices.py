@@ -26,23 +26,35 @@ LINES = {"ann": "the cat sat on the mat. ", "bob": "a dog ran in the fog. ", "ev
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    from transformers import LlamaConfig, LlamaForCausalLM
+    """Two models as save_pretrained writes them, a text of each client, and a table of short ones with labels."""
+    from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=256, num_key_value_heads=2, max_position_embeddings=32, **sizes))
-    model.save_pretrained(tmp_path / "model")
+    sizes |= {"vocab_size": 256, "max_position_embeddings": 32}
+    LlamaForCausalLM(LlamaConfig(num_key_value_heads=2, **sizes)).save_pretrained(tmp_path / "llama")
+    BertForSequenceClassification(BertConfig(num_labels=2, **sizes)).save_pretrained(tmp_path / "bert")
     (tmp_path / "texts").mkdir()
     for i, (name, line) in enumerate(LINES.items()):
         (tmp_path / "texts" / f"{name}.txt").write_text(line * (4 + i))
+        rows = [f"{line[j : j + 7]},{name},{['good', 'bad'][j % 2]}" for j in range(8 + i)]
+        (tmp_path / "texts" / f"{name}.csv").write_text("\n".join(["text,who,mood", *rows]) + "\n")
     return tmp_path
 
 
-def experiment(home: Path, **changes: object) -> to.Experiment:
-    adapted = to.models.Adapted(to.models.Pretrained(home / "model"), to.LoRA(rank=2))
+def experiment(home: Path, kind: str = "llama", **changes: object) -> to.Experiment:
+    own = {"length": 12, "test_share": 0.3, "local_test": "last"}
+    if kind == "llama":
+        base, targets, task = to.models.Pretrained(home / kind), "*.q_proj|*.v_proj", to.tasks.NextToken()
+        data = to.data.Texts(home / "texts" / "*.txt", **own)
+    else:
+        base = to.models.Pretrained(home / kind, head="sequence-classification")
+        targets, task = "*.query|*.value", to.tasks.Classification()
+        of_table = {"owner_column": "who", "label_column": "mood", "labels": ("good", "bad")}
+        data = to.data.Texts(home / "texts" / "*.csv", **of_table, **own)
     local = to.Local(to.AdamW(lr=0.01, moments="fresh"), steps=2, batch_size=4, clip=1.0)
-    data = to.data.Texts(home / "texts" / "*.txt", length=12, test_share=0.3, local_test="last")
-    given = to.Experiment(to.World(data), adapted, to.Algorithm(local=local), task=to.tasks.NextToken(), rounds=2)
+    adapted = to.models.Adapted(base, to.LoRA(rank=2, targets=targets, train="classifier.*"))
+    given = to.Experiment(to.World(data), adapted, to.Algorithm(local=local), task=task, rounds=2)
     return given.but(**changes)
 
 
@@ -66,12 +78,13 @@ def test_clients_that_share_only_bytes_with_the_server(home):
     assert one.curve("global_perplexity")[1] == pytest.approx(other.curve("global_perplexity")[1], rel=1e-5)
 
 
-def test_three_devices_with_a_text_each_and_the_replay_agrees(home):
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_three_devices_with_a_text_each_and_the_replay_agrees(kind, home):
     runtime = Flower(clients=3, start_with=3, server_data=False, round_seconds=60.0)
-    given = experiment(home, runtime=runtime)
+    given = experiment(home, kind, runtime=runtime)
     nodes = []
     for name in LINES:
-        own = replace(given.world.data, path=home / "texts" / f"{name}.txt")
+        own = replace(given.world.data, path=home / "texts" / f"{name}{Path(given.world.data.path).suffix}")
         nodes.append(make_device(given, DeviceSettings(client=name, folder=home / name, data=own)))
     serve_experiment(GridLink(HereGrid(nodes)), given, home / "run")
     assert refused(home / "run") == ""
@@ -92,9 +105,10 @@ def test_a_device_with_another_tokenizer_is_refused(home):
 
 
 @pytest.mark.slow
-def test_three_devices_as_processes_of_their_own(home):
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_three_devices_as_processes_of_their_own(kind, home):
     deployment = Deployment(home / "app", tls=False, rounds=3, clients=3, start_with=3)
-    given = experiment(home, runtime=load(home / "app" / "experiment.toml").runtime, rounds=3)
+    given = experiment(home, kind, runtime=load(home / "app" / "experiment.toml").runtime, rounds=3)
     (home / "app" / "experiment.toml").write_text(to_toml(given))
     with deployed(deployment):
         for name in LINES:

@@ -23,6 +23,7 @@ from turnout.errors import UserError
 from turnout.layout import lay_out
 from turnout.settings import InProcess
 
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 LAYERS = "last.*|head.*|words.*|layers.0.before.*|layers.1.down.bias|layers.1.up.*"
 ADAPTERS = {
     "both factors": to.LoRA(rank=2),
@@ -32,10 +33,10 @@ ADAPTERS = {
 }
 
 
-def network_of(adapter: to.LoRA, checkpoint: str = "", base: nn.Module | None = None) -> Network:
+def network_of(adapter: to.LoRA, checkpoint: str = "", base: nn.Module | None = None, device: str = "cpu") -> Network:
     torch.manual_seed(1)
     base = Decoder() if base is None else base
-    module = to.models.Adapted(base, adapter, checkpoint).around(base).double()
+    module = to.models.Adapted(base, adapter, checkpoint=checkpoint).around(base).double().to(device)
     return Network.of(module, lay_out(module), to.tasks.NextCharacter(ignore=0).loss)
 
 
@@ -43,17 +44,19 @@ def two_batches(network: Network) -> tuple[Tensor, Batch]:
     """Weights of three clients, and a step in which two of them have short batches."""
     generator = torch.Generator().manual_seed(2)
     first_P = network.first_weights()
-    flat_cP = first_P + 0.3 * torch.randn(3, len(first_P), generator=generator, dtype=torch.float64)
-    x, y, _ = texts(3, 4)
-    mask_cB = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0.0]], dtype=torch.float64)
-    keys_ck = torch.randint(1 << 60, (3, len(network.dropout_keys)), generator=generator)
+    there = first_P.device
+    flat_cP = first_P + 0.3 * torch.randn(3, len(first_P), generator=generator, dtype=torch.float64).to(there)
+    x, y, _ = (value.to(there) for value in texts(3, 4))
+    mask_cB = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0.0]], dtype=torch.float64).to(there)
+    keys_ck = torch.randint(1 << 60, (3, len(network.dropout_keys)), generator=generator).to(there)
     return flat_cP, Batch(x.view(3, 4, -1), y.view(3, 4, -1), mask_cB, keys_ck)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("checkpoint", ["", "layers.*"])
 @pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS)
-def test_gradients_are_those_of_the_loop(adapter: to.LoRA, checkpoint: str) -> None:
-    network = network_of(adapter, checkpoint)
+def test_gradients_are_those_of_the_loop(adapter: to.LoRA, checkpoint: str, device: str) -> None:
+    network = network_of(adapter, checkpoint, device=device)
     flat_cP, batch = two_batches(network)
     loop, joined = Looped(network.twin()), Joined(network)
     found, wanted = torch.empty_like(flat_cP), torch.empty_like(flat_cP)
@@ -176,7 +179,7 @@ def experiment(**settings: object) -> to.Experiment:
         to.Algorithm(to.Local(to.Adam(0.01), epochs=2, batch_size=4)),
         task=to.tasks.NextCharacter(ignore=0),
         rounds=3,
-        runtime=to.runtime.InProcess(device="cpu", **settings),  # type: ignore[arg-type]
+        runtime=to.runtime.InProcess(**settings),  # type: ignore[arg-type]
     )
 
 

@@ -28,7 +28,7 @@ def experiment(model: object, **algorithm: object) -> to.Experiment:
         model,
         to.Algorithm(to.Local(to.SGD(0.1, momentum=0.5), epochs=1, batch_size=20), **algorithm),
         rounds=2,
-        runtime=to.runtime.InProcess(device="cpu", precision="float64"),
+        runtime=to.runtime.InProcess(precision="float64"),
     )
 
 

@@ -3,6 +3,7 @@ refused before the first round."""
 
 from __future__ import annotations
 
+import copy
 import csv
 import subprocess
 import sys
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import turnout as to
 from turnout.cli import main
 from turnout.errors import UserError
+from turnout.inputs import Inputs
 
 LETTERS = "the cat sat on the mat and looked at the moon "
 
@@ -98,7 +101,7 @@ def test_vectorised_equals_the_loop(kind, llama, bert, folder, tmp_path, capsys)
 FILE = """
 rounds = 2
 task = "{task}"
-model = {{ kind = "pretrained", path = "{kind}", head = "{head}" }}
+model = {model}
 
 [world.data]
 kind = "texts"
@@ -115,16 +118,26 @@ schedule = {{ kind = "warm-up", rounds = 1, then = {{ kind = "cosine", rounds = 
 """
 
 
+@pytest.mark.parametrize("adapter", [False, True], ids=["whole", "adapter"])
 @pytest.mark.parametrize("kind", ["llama", "bert"])
-def test_a_file_runs_resumes_predicts_and_exports(kind, folder, tmp_path, monkeypatch, capsys):
+def test_a_file_runs_resumes_predicts_and_exports(kind, adapter, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     labelled = kind == "bert"
-    words = {
-        "llama": {"task": "next-token", "head": "causal-lm", "label": ""},
-        "bert": {"task": "classification", "head": "sequence-classification", "label": 'label_column = "mood"'},
+    words, head, targets = {
+        "llama": ({"task": "next-token", "label": ""}, "causal-lm", "*.q_proj|*.v_proj"),
+        "bert": (
+            {"task": "classification", "label": 'label_column = "mood"'},
+            "sequence-classification",
+            "*.query|*.value",
+        ),
     }[kind]
+    model = f'{{ kind = "pretrained", path = "{kind}", head = "{head}" }}'
+    if adapter:
+        model = (
+            f'{{ kind = "adapted", base = {model}, adapter = {{ rank = 3, targets = "{targets}", ranks = [3, 1] }} }}'
+        )
     file = tmp_path / "e.toml"
-    file.write_text(FILE.format(kind=kind, **words))
+    file.write_text(FILE.format(model=model, **words))
     command = ["run", str(file), "--quiet", "--out"]
     assert main([*command, str(tmp_path / "whole"), "--set", "rounds=3"]) == 0
     assert main([*command, str(tmp_path / "parts")]) == 0
@@ -152,6 +165,22 @@ def test_a_file_runs_resumes_predicts_and_exports(kind, folder, tmp_path, monkey
     program = torch.export.load(tmp_path / "m.pt2").module()
     expected = parts.model()(**x.tensors).logits
     torch.testing.assert_close(program(*x.tensors.values()), expected)
+    if adapter:
+        adapter_is_read_by_peft(tmp_path, to.models.Pretrained(kind, head).build((12,), 2), x, expected)
+
+
+def adapter_is_read_by_peft(folder: Path, base: nn.Module, x: Inputs, expected: Tensor) -> None:
+    from peft import PeftModel
+
+    merged = folder / "merged.safetensors"
+    assert main(["export", str(folder / "parts"), "--adapter", str(folder / "a"), "--merged", str(merged)]) == 0
+    with torch.no_grad():
+        assert not torch.allclose(base.eval()(**x.tensors).logits, expected, atol=1e-5)
+        whole = copy.deepcopy(base)
+        whole.load_state_dict(load_file(merged))
+        torch.testing.assert_close(whole(**x.tensors).logits, expected, rtol=0, atol=1e-5)
+        loaded = PeftModel.from_pretrained(base, folder / "a").eval()
+        torch.testing.assert_close(loaded(**x.tensors).logits, expected, rtol=0, atol=1e-5)
 
 
 def test_weights_of_the_folder_are_the_first(llama, folder):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.nn import functional
 
 import turnout as to
 from commands import turnout
@@ -23,6 +24,7 @@ from turnout.inputs import Inputs
 from turnout.layout import lay_out
 from turnout.models.adapters import lora_of
 from turnout.running.adapter_files import merged_weights, write_adapter
+from turnout.running.tracks.prepare import prepare
 from turnout.settings import InProcess
 
 WORDS = 23
@@ -96,7 +98,7 @@ def test_a_model_as_it_is_goes_through_one_pass(name: str) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
-def trained(model: object, folder: Path) -> to.Run:
+def trained(model: object, folder: Path, **runtime: str) -> to.Run:
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(1, WORDS, (24, 7), generator=generator)
     data = to.data.Own(ids[:, :-1].clone(), ids[:, 1:].clone(), torch.arange(24) % 4, test_share=0.2, classes=WORDS)
@@ -106,6 +108,7 @@ def trained(model: object, folder: Path) -> to.Run:
         to.Algorithm(to.Local(to.Adam(0.02), epochs=2, batch_size=4)),
         task=to.tasks.NextCharacter(),
         rounds=2,
+        runtime=to.runtime.InProcess(**runtime),
     )
     return to.run(experiment, folder)
 
@@ -140,6 +143,92 @@ def test_peft_reads_an_exported_adapter(model: object, build: Callable[[], nn.Mo
         torch.testing.assert_close(other(ids).logits, wanted, rtol=0, atol=1e-5)
         loaded = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
         torch.testing.assert_close(loaded(ids).logits, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_packed_base_trains_almost_the_same(kind: str, tmp_path: Path) -> None:
+    model = {"llama": peft_llama, "gpt2": ON_GPT2}[kind]
+    losses = {}
+    for precision in ("bfloat16", "int8", "nf4"):
+        run = trained(model, tmp_path / precision, base_precision=precision)
+        losses[precision] = run.final("global_loss")
+    assert losses["int8"] == pytest.approx(losses["bfloat16"], rel=0.01)
+    assert losses["nf4"] == pytest.approx(losses["bfloat16"], rel=0.05)
+    assert len(set(losses.values())) == 3
+
+
+def test_what_an_adapter_is_more_than_two_factors_is_merged_by_peft(tmp_path: Path) -> None:
+    dora = with_peft(llama(), target_modules=["q_proj", "v_proj"], use_dora=True)
+    own = trained(dora, tmp_path / "run").model(module=dora)
+    ids, base = torch.arange(12).view(2, 6) % WORDS, llama().eval()
+    with torch.no_grad():
+        wanted, plain = own(ids).logits, base(ids).logits
+        base.load_state_dict(merged_weights(own))
+        assert float((wanted - plain).abs().max()) > 1e-3
+        torch.testing.assert_close(base(ids).logits, wanted, rtol=0, atol=1e-5)
+
+
+def test_an_adapter_on_weights_that_two_layers_have_is_not_merged() -> None:
+    base = llama()
+    base.lm_head.weight = base.model.embed_tokens.weight
+    with pytest.raises(UserError, match=r"on lm_head cannot be merged, as model\.embed_tokens\.weight is the same"):
+        merged_weights(to.LoRA(rank=2, targets="lm_head").add_to(base))
+
+
+def t5() -> nn.Module:
+    """An encoder and a decoder."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": WORDS, "d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    return T5ForConditionalGeneration(T5Config(decoder_start_token_id=0, dropout_rate=0.0, **sizes))
+
+
+def packed_llama() -> nn.Module:
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    model = llama()
+    quantize_(model, Int8WeightOnlyConfig())
+    return to.LoRA(rank=2).add_to(model)
+
+
+def with_prompt() -> nn.Module:
+    from peft import PromptTuningConfig, get_peft_model
+
+    return get_peft_model(llama(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (t5, r"reads one text and writes another.*decoder_input_ids.*NextCharacter\(ignore=-100\)"),
+        (packed_llama, r"packed by another library \(Int8Tensor\).*set runtime.base_precision"),
+        (with_prompt, r"gives \(3, 9, 23\) for targets \(3, 6\).*logits\[:, -input_ids.shape\[1\]:\]"),
+    ],
+    ids=["encoder and decoder", "packed", "prompt"],
+)
+def test_what_cannot_be_used_is_refused_with_what_to_write(make: Callable[[], nn.Module], words: str) -> None:
+    ids = torch.arange(36).view(6, 6) % WORDS
+    samples = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+    given = to.Experiment(
+        to.World(to.data.Own(samples, owner=[0, 0, 0, 1, 1, 1], test_share=0.0, classes=WORDS)),
+        make,
+        task=to.tasks.NextToken(),
+    )
+    with pytest.raises(UserError, match=words):
+        prepare(given)
+
+
+def test_a_model_that_reads_one_text_and_writes_another_as_advised(tmp_path: Path) -> None:
+    ids = torch.arange(72).view(12, 6) % WORDS
+    y = ids.flip(1)[:, :5]
+    x = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": functional.pad(y, (1, -1))}
+    data = to.data.Own(x, y, owner=torch.arange(12) % 3, test_share=0.0, classes=WORDS)
+    task = to.tasks.NextCharacter(ignore=-100)
+    local = to.Local(to.AdamW(0.02), epochs=20, batch_size=4)
+    run = to.run(to.Experiment(to.World(data), t5, to.Algorithm(local), task=task, rounds=3), tmp_path / "run")
+    losses = run.curve("train_loss")[1]
+    assert losses[-1] < 0.8 * losses[0]
 
 
 FILE = """

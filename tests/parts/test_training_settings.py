@@ -31,7 +31,7 @@ def experiment(engine: str = "auto", clients: int = 4, **changes: object) -> to.
         ),
         model=lambda: nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)),
         algorithm=to.Algorithm(local=to.Local(optimizer=to.SGD(lr=0.3), epochs=2, batch_size=4)),
-        runtime=to.runtime.InProcess(engine=engine, precision="float64", device="cpu", threads=1),
+        runtime=to.runtime.InProcess(engine=engine, precision="float64", threads=1),
         rounds=3,
     ).but(**changes)
 
@@ -64,13 +64,15 @@ def by_torch(given: to.Experiment, optimizer, rounds: int, clip: float | None = 
 WHOLE = {"algorithm.local.epochs": 1, "algorithm.local.batch_size": 11}
 
 
-def test_adamw_is_that_of_torch(tmp_path):
-    one = experiment(clients=1, **WHOLE, **{"algorithm.local.optimizer": to.AdamW(lr=0.05, weight_decay=0.3)}, rounds=6)
+@pytest.mark.parametrize(("precision", "atol"), [("float64", 1e-6), ("float32", 1e-4)])  # a GPU has a kernel for one
+def test_adamw_is_that_of_torch(precision, atol, tmp_path):
+    changes = {"algorithm.local.optimizer": to.AdamW(lr=0.05, weight_decay=0.3), "runtime.precision": precision}
+    one = experiment(clients=1, **WHOLE, **changes, rounds=6)
     expected = by_torch(one, lambda p: torch.optim.AdamW(p, lr=0.05, weight_decay=0.3), 6)
-    close(weights(one, tmp_path), expected)
+    close(weights(one, tmp_path), expected, atol)
     without = one.but(**{"algorithm.local.optimizer": to.AdamW(lr=0.05, weight_decay=0.0)})
     adam = one.but(**{"algorithm.local.optimizer": to.Adam(lr=0.05, beta1=0.9, beta2=0.999)})
-    close(weights(without, tmp_path), weights(adam, tmp_path))
+    close(weights(without, tmp_path), weights(adam, tmp_path), atol)
 
 
 def test_clipping_is_that_of_torch(tmp_path):

@@ -122,7 +122,7 @@ class AddressedCalls(TorchFunctionMode):
             return x
         clients, self.calls = len(self.key_c), self.calls + 1
         own = x.unflatten(0, (clients, len(x) // clients))
-        key_c = keys(self.key_c, torch.tensor(self.calls, device=self.key_c.device))
+        key_c = keys(self.key_c, torch.full((), self.calls, device=self.key_c.device))
         return (own * keep_mask(key_c, own.shape[1:], p, False, x.dtype, x.device)).view(x.shape)
 
     def attention(

@@ -26,6 +26,7 @@ from turnout.engine.gradients import ROOM
 from turnout.engine.kernels.graphs import GraphCache
 from turnout.engine.network import Network
 from turnout.models.adapters import lora_of
+from turnout.models.quantized import PackedLinear, PackedMatrix, frozen_bytes
 from turnout.types import Tensors
 
 
@@ -52,21 +53,27 @@ class LowRank(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, W: Tensor, b: Tensor | None, A: Tensor, B: Tensor, scale: float) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, W: Tensor | PackedMatrix, b: Tensor | None, A: Tensor, B: Tensor, scale: float
+    ) -> Tensor:
         h, scaled = torch.bmm(x, A.mT), B * scale
-        y = functional.linear(x, W, b)
-        ctx.save_for_backward(x, W, A, scaled, h)
-        ctx.scale = scale
+        y = functional.linear(x, _unpacked(W, x), b)
+        ctx.save_for_backward(x, A, scaled, h)
+        ctx.W, ctx.scale = W, scale
         return y.baddbmm_(h, scaled.mT)
 
     @staticmethod
     def backward(ctx: Any, *given: Tensor) -> tuple[Tensor | None, ...]:
-        (d,), (x, W, A, scaled, h) = given, ctx.saved_tensors
+        (d,), (x, A, scaled, h) = given, ctx.saved_tensors
         need_x, _, _, need_A, need_B, _ = ctx.needs_input_grad
         dh = torch.bmm(d, scaled) if need_x or need_A else None
-        dx = torch.matmul(d, W).baddbmm_(dh, A) if need_x and dh is not None else None
+        dx = torch.matmul(d, _unpacked(ctx.W, d)).baddbmm_(dh, A) if need_x and dh is not None else None
         dA = torch.bmm(dh.mT, x) if need_A and dh is not None else None
         return dx, None, None, dA, torch.bmm(d.mT, h).mul_(ctx.scale) if need_B else None, None
+
+
+def _unpacked(W: Tensor | PackedMatrix, like: Tensor) -> Tensor:
+    return W.unpacked(like.dtype) if isinstance(W, PackedMatrix) else W
 
 
 Form = Callable[[Clients, dict[str, str], Any, Tensor], Tensor]  # (clients, names of own tensors, layer, x) -> output
@@ -118,7 +125,8 @@ def _lora(clients: Clients, own: dict[str, str], layer: nn.Module, x: Tensor) ->
     assert low is not None
     A, B = (clients.tensors[own[name]] if name in own else given.expand(clients.number, *given.shape)
             for name, given in (("A", low.A.weight), ("B", low.B.weight)))  # fmt: skip
-    y = LowRank.apply(clients.rows(x), low.base.weight, low.base.bias, A, B, low.scale)
+    W = low.base.packed if isinstance(low.base, PackedLinear) else low.base.weight
+    y = LowRank.apply(clients.rows(x), W, low.base.bias, A, B, low.scale)
     return y.view(*x.shape[:-1], y.shape[-1])
 
 
@@ -130,8 +138,7 @@ FORMS: dict[type, Form] = {
 
 def can_join(network: Network) -> bool:
     """Whether part of a model is frozen and the rest has forms for several clients."""
-    frozen = not all(parameter.requires_grad for parameter in network.module.parameters())
-    return frozen and per_client(network) is not None
+    return frozen_bytes(network.module) > 0 and per_client(network) is not None
 
 
 def per_client(network: Network) -> dict[str, tuple[Form, dict[str, str]]] | None:

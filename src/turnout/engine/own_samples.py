@@ -90,7 +90,7 @@ def batch_gradient(
             mask_cB = mask_cB[:, some].clone()
             mask_cB[:, 0] = torch.where(mask_cB.sum(1) == 0, 1.0, mask_cB[:, 0])
         if keys_ck is not None and number:  # other dropout masks than those of the part before
-            keys_ck = keys(keys_ck, torch.tensor(number, device=keys_ck.device))
+            keys_ck = keys(keys_ck, torch.full((), number, device=keys_ck.device))  # made there, as in a captured step
         part = replace(batch, x=batch.x[:, some], y=batch.y[:, some], mask_cB=mask_cB, keys_ck=keys_ck)
         share_c = share_cB[:, some].sum(1)
         loss_c += share_c * gradients.gradient(flat_cP, states, part, part_cP)

@@ -25,6 +25,7 @@ from turnout.data.files import PublicFile, PublicSet, find_path, obtain
 from turnout.errors import UserError, check_settings
 from turnout.layout import Slot
 from turnout.models.layers import Model
+from turnout.models.quantized import PackedLinear, is_transposed
 
 
 class LoRALinear(nn.Module):
@@ -89,7 +90,7 @@ def lora_of(layer: nn.Module) -> LowRankParts | None:
 
 
 def _frozen_linear(base: Any) -> bool:
-    return type(base) is nn.Linear and not any(p.requires_grad for p in base.parameters())
+    return type(base) in (nn.Linear, PackedLinear) and not any(p.requires_grad for p in base.parameters())
 
 
 @dataclass(frozen=True)
@@ -156,11 +157,6 @@ class LoRA:
                 return adapted
             setattr(base.get_submodule(parent), leaf, adapted)
         return base
-
-
-def is_transposed(layer: nn.Module) -> bool:
-    """Whether this is the linear layer of GPT-2 in transformers, whose weight is [inputs, outputs]."""
-    return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf")
 
 
 def _sizes(layer: Any) -> tuple[int, int] | None:

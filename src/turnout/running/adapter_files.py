@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 
 from turnout.errors import UserError
 from turnout.machine.files import replacing
-from turnout.models.adapters import LoRALinear, is_transposed, lora_of
+from turnout.models.adapters import LoRALinear, lora_of
+from turnout.models.quantized import is_transposed
 from turnout.tasks import Predictor
 from turnout.types import Tensors
 
@@ -57,22 +59,28 @@ def merged_weights(model: nn.Module) -> Tensors:
     """The tensors of the base under its own names, with the adapter's change added: W + s B A."""
     model = _inner(model)
     layers = {path: low for path, layer in model.named_modules() if (low := lora_of(layer)) is not None}
-    changed, wrapped = dict[str, Tensor](), hasattr(model, "peft_config")
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    changed = dict[str, Tensor]()
     for path, low in layers.items():
-        if not isinstance(low.base, nn.Linear) and not is_transposed(low.base):
-            kind = type(low.base).__name__
+        if others := [name for name in names[id(low.base.weight)] if not name.startswith(f"{path}.")]:
             raise UserError(
-                f"the adapter on {path} cannot be merged into a {kind}: use --adapter DIR, and peft to merge it"
+                f"the adapter on {path} cannot be merged, as {others[0]} is the same tensor and would change too: use "
+                "--adapter DIR"
             )
         change = low.scale * low.B.weight @ low.A.weight
         changed[f"{path}.base_layer.weight"] = low.base.weight + (change.T if is_transposed(low.base) else change)
+    if hasattr(model, "peft_config"):  # it may have more than two factors (DoRA), and copies of layers
+        whole = cast(Any, copy.deepcopy(model)).merge_and_unload().state_dict()
+        return {name: value.detach().clone().contiguous() for name, value in whole.items()}
     found = Tensors()
     for name, value in model.state_dict().items():
         owner = next((path for path in layers if name.startswith(f"{path}.")), None)
         if owner is not None and not name.startswith(f"{owner}.base_layer."):
             continue  # a factor
         own = name.replace(".base_layer.", ".") if owner is not None else name
-        found[own.removeprefix(PREFIX) if wrapped else own] = changed.get(name, value).detach().clone().contiguous()
+        found[own] = changed.get(name, value).detach().clone().contiguous()
     return found
 
 

@@ -37,6 +37,7 @@ from turnout.experiment import Algorithm
 from turnout.inputs import Inputs, tensors_of
 from turnout.machine.profiling import stage
 from turnout.models.adapters import Adapted
+from turnout.models.quantized import PACKED, frozen_bytes, pack
 from turnout.parts.compression.base import Dense
 from turnout.parts.terms.base import Departures, PersonalModel, as_quadratic, remembers, sends, terms_bytes
 from turnout.runtimes.setup import Model, Setup
@@ -60,6 +61,8 @@ class ClientPool:
         states = {n: v.to(place.dtype) if v.is_floating_point() else v for n, v in first.states.items()}
         rounded = base_type(experiment.runtime.compute, first.module)
         module = place.put_module(first.module, rounded)
+        if experiment.runtime.compute.base_precision in PACKED:
+            module = pack(module, experiment.runtime.compute.base_precision)
         self.model = Model(module, first.layout, first.flat_P.to(place.dtype), states)
         how = (getattr(self.task, "positions", None), getattr(self.task, "models_own", False))
         self.network = Network.of(self.model.module, self.model.layout, self.task.loss, *how, rounded)
@@ -313,12 +316,10 @@ class ClientPool:
         some_C = torch.arange(min(self.federation.clients, LOOKED_AT))
         most_C = self.federation.examples(some_C).cpu().sort(descending=True).values[:cohort]
         alone = self.network.has_batch_statistics()
-        bases = {p.data_ptr(): p.nbytes for p in [*self.model.module.parameters(), *self.network.module.parameters()]
-                 if not p.requires_grad}  # fmt: skip
         return {
             "cohort": (int(matrices * layout.width + beside) * width + self.store.row_bytes) * cohort,
             "model": (COPIES + trainer.threads) * layout.width * width,
-            "base": sum(bases.values()),
+            "base": frozen_bytes(self.model.module, self.network.module),
             "training": trainer.step_bytes(cohort, algorithm.local.optimizer),
             "batches": order_bytes(most_C, algorithm.local, alone, trainer.threads),
             "client state": self.store.row_bytes * ever,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from turnout.engine.kernels.graphs import GraphCache
 from turnout.machine.triton_tools import jit, pieces, takes, tl
-from turnout.parts.optimizers import SGD, Adam, Optimizer
+from turnout.parts.optimizers import SGD, Adam, AdamW, Optimizer
 from turnout.parts.terms.base import FusedStep, Term, as_quadratic
 from turnout.types import Tensors
 
@@ -158,7 +158,9 @@ def optimizer_step(
     """One step of an optimizer in place; `lr` is a number, or a tensor where the step is captured."""
     if type(optimizer) is SGD and optimizer.momentum and takes(x_cP, grad_cP, *slots.values()):
         momentum_step(optimizer, x_cP, grad_cP, slots["momentum"], lr)
-    elif type(optimizer) is Adam and takes(x_cP, grad_cP, *slots.values()):
+    elif isinstance(optimizer, Adam) and type(optimizer) in (Adam, AdamW) and takes(x_cP, grad_cP, *slots.values()):
+        if isinstance(optimizer, AdamW):
+            x_cP.mul_(1 - lr * optimizer.weight_decay)
         scale_c, small_c = (value.to(x_cP) for value in optimizer.factors(count_c, lr))
         m_cP, v_cP, (c, P) = slots["first"], slots["second"], x_cP.shape
         strides = (value.stride(0) for value in (x_cP, grad_cP, m_cP, v_cP))

@@ -22,7 +22,7 @@ from turnout.experiment import Experiment
 from turnout.inputs import Inputs, call, raw_output
 from turnout.models.adapters import Adapted
 from turnout.rng import key
-from turnout.tasks import InOwnUnit, TaskSpec
+from turnout.tasks import InOwnUnit, NextToken, TaskSpec
 from turnout.world.enrolment import tied
 from turnout.world.events import Calendar, EventSetting, calendar_of
 from turnout.world.participation import Always, finished
@@ -171,6 +171,19 @@ def load_weights(module: nn.Module, path: Path, setting: str = "start") -> None:
 
 def check_model(task: TaskSpec, model: nn.Module, x: Tensor, y: Tensor) -> None:
     """A `UserError` unless the model takes these samples and its output fits their targets; changes nothing."""
+    packed = next(((n, p) for n, p in model.named_parameters() if type(p) is not nn.Parameter), None)
+    if packed is not None:
+        raise UserError(
+            f"the model's {packed[0]} is packed by another library ({type(packed[1]).__name__}): give the model with "
+            "ordinary weights, and set runtime.base_precision = 'int8' or 'nf4', which packs a frozen base"
+        )
+    two_texts = getattr(getattr(model, "config", None), "is_encoder_decoder", False) is True
+    if two_texts and isinstance(getattr(task, "task", task), NextToken):
+        raise UserError(
+            "this model reads one text and writes another (encoder and decoder), and task NextToken is for models that "
+            "continue a text: give decoder_input_ids as an input too, which are the labels moved on by one position, "
+            "and compare each score with the label in its place: NextCharacter(ignore=-100)"
+        )
     was_training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -26,7 +26,14 @@ from turnout.tasks import PerSample
 def rebuild(experiment: Experiment, data: Description, first: FirstValues | None) -> Track:
     """A track that can return models, on this machine's CPU; it cannot train."""
     changes: dict[str, Any] = {"world": World(data), "stop": Stop(), "algorithm.selection": Everyone()}
-    changes["runtime"] = replace(experiment.runtime.compute, device="cpu", engine="loop", threads=1, chunk=1)
+    plain: dict[str, Any] = {
+        "device": "cpu",
+        "engine": "loop",
+        "threads": 1,
+        "chunk": 1,
+        "base_precision": "as-precision",
+    }
+    changes["runtime"] = replace(experiment.runtime.compute, **plain)
     if isinstance(experiment.algorithm, Algorithm):
         changes |= {"task": AnyOutput(), "algorithm.closing": WaitForAll(), "algorithm.privacy": None}
     if first is not None and first.complete:
