@@ -163,8 +163,8 @@ def plan(scale: str) -> StudyPlan:
         f"pretrained on the first half of the authors of {' and '.join(size.texts)} together; one base for all seeds",
         f"fine-tuning: the other authors, {size.most * 128 // 1000} kB of text each at most, a tenth of it for tests; "
         f"{size.tuning[0]} rounds of {steps} steps of AdamW (fresh in every round) on {batch} samples; all are asked",
-        f"adapters: rank {size.rank} beside every linear layer of every block; the base is on the devices before the first round and "
-        "costs no bytes; full fine-tuning sends every parameter both ways",
+        f"adapters: rank {size.rank} beside every linear layer of every block; the base is on the devices before the "
+        "first round and costs no bytes; full fine-tuning sends every parameter both ways",
         f"learning rate in {size.rates}, chosen for every method and text by its personal perplexity on seed "
         f"{TUNING_SEEDS} with {TUNED_AT} absent, and judged on {size.seeds} others; nothing else is tuned",
         f"{TIED}: 80 % of the first half of the clients are absent, and 20 % of the rest",
