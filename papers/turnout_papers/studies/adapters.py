@@ -244,7 +244,7 @@ def claims(scale: str, curves: Curves) -> Iterator[Claim]:
         levels = [absence for absence in SIZES[scale].absences if absence != TIED]
         less, more, every = levels[0], levels[-1], f"{text}, mean over absences"
         yield above(
-            f"{text}, {more} absent: FedIT's perplexity is below the base's (FedIT: federated tuning helps)",
+            f"{text}, {more} absent: FedIT's perplexity is below the base's (ours)",
             common.each(variant(text, more, FEDIT), gain), 0.0, "%",
         )  # fmt: skip
         for ours, theirs, measured, margin, words in (
