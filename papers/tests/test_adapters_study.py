@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,7 +17,7 @@ from turnout_papers.authors import Authors, Decoder
 from turnout_papers.studies import adapters as study
 from turnout_papers.studies.drawing import WAYS
 from turnout_papers.studies.running import run_study
-from turnout_papers.studies.study import Curve, Curves
+from turnout_papers.studies.study import Curve, Curves, Part, StudyPlan
 
 # by method: of the base's perplexity, and what 70 % absence costs beside 30 %
 AS_CLAIMED = dict(
@@ -141,3 +142,17 @@ def test_a_base_that_was_changed_is_refused(smoke: Path):
     made = study.experiment(study.SIZES["smoke"], "made-up", "30 %", study.FEDIT, 0.01, base)
     with pytest.raises(UserError, match="has SHA-256"):
         made.model.base_file()
+
+
+def test_a_perplexity_that_is_not_finite_ranks_last(tmp_path: Path):
+    good = study.pretraining(study.SIZES["smoke"]).but(rounds=1)
+    wild = good.but(**{"algorithm.local.optimizer.lr": 1e38})
+    part = Part("both", {"good": good, "wild": wild}, seeds=1)
+    found = {}
+    seen = replace(
+        study.STUDY, plan=lambda scale: StudyPlan([part]), rows=lambda scale, curves: found.update(curves.curves) or (),
+        claims=lambda scale, curves: (), figures=lambda scale: {}, then=None,
+    )  # fmt: skip
+    run_study(seen, "smoke", tmp_path / "out", quiet=True, jobs=1)
+    assert np.isfinite(found["good"][0].value_T).all()
+    assert found["wild"][0].value_T.tolist() == [np.inf]
