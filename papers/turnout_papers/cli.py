@@ -147,7 +147,9 @@ def bench_data(
         "node_modules"
     ),
     data_dir: Annotated[Path | None, typer.Option(help="Where data files go; TURNOUT_DATA, or a cache.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="speeches, mails or flights. May be repeated.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="speeches, mails, flights, addresses. May be repeated.")
+    ] = None,
 ) -> None:
     """Make the files of the data sets that are not published as such; nothing is downloaded here.
 

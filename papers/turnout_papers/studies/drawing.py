@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from turnout.running.charts.lines import Series, line_chart
 from turnout.running.charts.svg import HEIGHT, WIDTH, sheet, text
+from turnout.running.charts.units import Unit
 from turnout_papers.studies.claims import BySeed
 from turnout_papers.studies.study import Curve, Curves, Study
 
@@ -49,7 +50,7 @@ def draw(study: Study, scale: str, curves: Curves) -> dict[str, str]:
             measured = curves if chart.metric is None else curves.of(chart.metric)
             lines = {label: variant for label, variant in chart.lines.items() if measured.finite(variant)}
             if lines and chart.bytes:
-                drawn.append(bytes_chart(curves, chart.title, lines))
+                drawn.append(bytes_chart(measured, curves, chart.title, lines, chart.unit))
             elif lines:
                 series = over_rounds(measured, lines, chart.change)
                 log_y = True if chart.log else None  # None: decided by the values
@@ -118,13 +119,13 @@ def within(curve: Curve, spent_T: NDArray[np.float64], allowed: float) -> float:
     return float(affordable[-1]) if len(affordable) else 0.0
 
 
-def bytes_chart(curves: Curves, title: str, variants: Mapping[str, str]) -> str:
-    """A chart of values over bytes, up and down: means over seeds, at the measured rounds."""
+def bytes_chart(measured: Curves, curves: Curves, title: str, variants: Mapping[str, str], unit: Unit) -> str:
+    """A chart of a metric over bytes, up and down: means over seeds, at the measured rounds."""
     lines = []
     for colour, (name, variant) in enumerate(variants.items()):
-        by_seed = curves.finite(variant)
+        by_seed = measured.finite(variant)
         round_T = next(iter(by_seed.values())).round_T
         trained_T = round_T >= 0
         bytes_T = np.mean([spent_T[round_T[trained_T]] for spent_T in spent(curves, variant).values()], 0)
         lines.append(Series(name, bytes_T, np.mean([c.value_T[trained_T] for c in by_seed.values()], 0), colour))
-    return line_chart(lines, title, "bytes", "percent", x_unit="bytes", log_x=True)
+    return line_chart(lines, title, "bytes", unit, x_unit="bytes", log_x=True)

@@ -13,6 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from turnout import Run
 from turnout.errors import UserError, nearest
 from turnout.machine.checksums import json_text, read_json, table_of
 from turnout.machine.files import write_whole
@@ -31,6 +32,7 @@ from turnout_papers.studies.drawing import draw
 from turnout_papers.studies.study import Curve, Curves, Look, Part, ResultRow, Study, StudyPlan
 
 SCALES = ("smoke", "small", "paper")
+LOWER_IS_BETTER = ("loss", "perplexity")  # what such a metric's name has in it
 NOT_FINITE = "not finite"  # what the error of a run that diverged says of an update, or of the test loss
 ORDER = ("Flexible participation", "EFL", "Labels and models", "FDMS", "MTFL")  # how `reproduces` begins, by paper
 
@@ -167,10 +169,14 @@ def run_study(
     play = partial(ended_runs if so_far else finished_runs, jobs=jobs, quiet=quiet, data_dir=data_dir)
     gathered = Gathered(study, out, play if so_far else partial(play, hooks=HOOKS), so_far)
     curves = gathered.run(plan.parts, only)
-    if study.then is not None:
-        parts = _with_seeds(study.then(scale, curves), seeds)
+    ran = {part.name for part in plan.parts}
+    while study.then is not None:
+        parts = [part for part in _with_seeds(study.then(scale, curves), seeds) if part.name not in ran]
+        if not parts:
+            break
         then_only = [one for one in only if fnmatch.filter(_names(parts), one)]  # none: all that follow
         curves = gathered.run(parts, then_only)
+        ran |= {part.name for part in parts}
     rows = [row for row in study.rows(scale, curves) if not only or row.ours != NOT_RUN]
     for name, picture in draw(study, scale, curves).items():
         write_whole(out / name, picture)
@@ -222,6 +228,7 @@ class Gathered:
     seconds: float = 0.0
     found: dict[str, dict[str, dict[int, Curve]]] = field(default_factory=dict)
     looks: dict[str, dict[int, Look]] = field(default_factory=dict)
+    runs: dict[str, dict[int, Run]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
 
@@ -251,7 +258,7 @@ class Gathered:
                 ran = self.found.get(self.study.metric, {})
                 self.missing |= {name: "none of its runs ended" for name in variants if name not in ran}
         more = {metric: Curves(self.found.get(metric, {})) for metric in self.study.more}
-        return Curves(self.found.get(self.study.metric, {}), self.missing, more, self.looks)
+        return Curves(self.found.get(self.study.metric, {}), self.missing, more, self.looks, self.runs)
 
     def add(self, part: Part, plan: RunPlan) -> None:
         """Make the runs of a part, and read them."""
@@ -268,11 +275,13 @@ class Gathered:
             if NOT_FINITE in words:
                 self.diverged.append(words)
                 it = next(planned for planned in plan.runs if planned.name == failure.name)
-                worst = Curve.diverged(math.inf if "loss" in self.study.metric else -math.inf)
+                lower = any(word in self.study.metric for word in LOWER_IS_BETTER)
+                worst = Curve.diverged(math.inf if lower else -math.inf)
                 self.found.setdefault(self.study.metric, {}).setdefault(it.variant, {})[it.seed] = worst
             else:
                 self.failed.append(words)
         for entry, run in done.runs.items():
+            self.runs.setdefault(entry.variant, {})[entry.seed] = run
             with run.records() as records:
                 stood = stood_still(records.column("skipped").tolist())
                 self.seconds += float(records.column("seconds").sum())

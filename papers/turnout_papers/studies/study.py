@@ -132,12 +132,14 @@ class Curves:
     missing  why a variant was not run
     more     the study's other metrics, for the runs that measured them
     looks    what else the study read from its runs
+    runs     variant -> seed -> the finished run itself, for parts that start from what an earlier one trained
     """
 
     curves: Mapping[str, Mapping[int, Curve]]
     missing: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, Curves] = field(default_factory=dict)
     looks: Mapping[str, Mapping[int, Look]] = field(default_factory=dict)
+    runs: Mapping[str, Mapping[int, Run]] = field(default_factory=dict)
 
     def of(self, metric: str) -> Curves:
         """Another of the study's metrics, for the runs that measured it."""
@@ -260,7 +262,8 @@ class Study:
     figures   the charts of each picture, by file name
     more      other metrics or columns of the records, for the runs that have them
     look      what else it reads from a finished run
-    then      further parts, made from the results of the first: settings chosen there, judged here on other seeds
+    then      further parts, made from the results of the first: settings chosen there, judged here on other seeds. It
+              is asked again when they have ended, until it names no new part
     pictures  SVG documents that are not of curves over the rounds, by file name
     """
 
