@@ -279,7 +279,7 @@ def figures(scale: str) -> dict[str, list[Chart]]:
     size, charts = SIZES[scale], []
     absence = TUNED_AT if TUNED_AT in size.absences else size.absences[-1]
     for text, (metric, kind) in product(size.texts, ((GLOBAL, "global"), (None, "personal"))):
-        lines = {method: variant(text, absence, method) for method in METHODS}
+        lines = {method: variant(text, absence, method) for method in (FEDIT, FFA, PRODUCT, FULL, FEDSA)}
         charts.append(Chart(f"{text}, {absence} absent: {kind} perplexity", lines, metric, "number", bytes=True))
     return {"adapters.svg": charts}
 
