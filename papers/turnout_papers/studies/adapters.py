@@ -275,13 +275,12 @@ def claims(scale: str, curves: Curves) -> Iterator[Claim]:
 
 
 def figures(scale: str) -> dict[str, list[Chart]]:
-    """Perplexity over the bytes that have travelled."""
-    charts = []
-    for text, absence in cases(scale):
-        for metric, kind in ((GLOBAL, "global"), (PERSONAL, "personal")):
-            lines = {method: variant(text, absence, method) for method in METHODS}
-            title = f"{text}, {absence} absent: {kind} perplexity by bytes, up and down"
-            charts.append(Chart(title, lines, None if metric == PERSONAL else metric, "number", bytes=True))
+    """Perplexity over the bytes that have travelled, where half are absent (or, without such runs, most)."""
+    size, charts = SIZES[scale], []
+    absence = TUNED_AT if TUNED_AT in size.absences else size.absences[-1]
+    for text, (metric, kind) in product(size.texts, ((GLOBAL, "global"), (None, "personal"))):
+        lines = {method: variant(text, absence, method) for method in (FEDIT, FFA, PRODUCT, FULL, FEDSA)}
+        charts.append(Chart(f"{text}, {absence} absent: {kind} perplexity", lines, metric, "number", bytes=True))
     return {"adapters.svg": charts}
 
 
