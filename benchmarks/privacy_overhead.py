@@ -4,14 +4,16 @@
     python benchmarks/privacy_overhead.py b
     python benchmarks/privacy_overhead.py d --device cuda
 
-Medians over rounds; the sides take turns, round by round, so that they meet the same machine. Processor time is that of
-all threads: it counts where other programs run beside. The separation is 10 rounds, so the population is ten cohorts,
+Medians over rounds, and of how much longer a round is than the same one without privacy; the sides take turns, round by
+round, so that they meet the same machine. Processor time is that of all threads: it counts where other programs run
+beside. The separation is 10 rounds, so the population is ten cohorts,
 of which all sides ask one.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from typing import Any
@@ -22,6 +24,7 @@ import turnout as to
 from turnout.running.tracks.prepare import prepare
 
 SEPARATION = 10
+WARM = 10  # rounds that are not counted
 CASES: dict[str, tuple[tuple[int, ...], int, int, Any]] = {
     "b": ((784,), 100, 10, to.models.MLP(200, 200)),
     "d": ((3, 32, 32), 50, 5, to.models.pfl_cifar_cnn()),
@@ -62,26 +65,30 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=60)
     given = parser.parse_args()
-    tracks = {side: prepare(experiment(given.case, noise, given.device, 200)) for side, noise in SIDES.items()}
+    on_gpu, sides = given.device == "cuda", list(SIDES)
+    tracks = {side: prepare(experiment(given.case, SIDES[side], given.device, 200)) for side in sides}
     states = {side: track.begin() for side, track in tracks.items()}
-    times: dict[str, list[float]] = {side: [] for side in SIDES}
-    spent: dict[str, list[float]] = {side: [] for side in SIDES}
-    for t in range(given.rounds + 10):
-        for side, track in tracks.items():
-            if given.device == "cuda":
+    spent: dict[str, dict[str, list[float]]] = {"round": {}, "processor": {}}
+    for t in range(given.rounds + WARM):
+        for side in sides[t % len(sides) :] + sides[: t % len(sides)]:  # no side always follows the same one
+            if on_gpu:
                 torch.cuda.synchronize()
             start, busy = time.perf_counter(), time.process_time()
-            states[side], _ = track.round(states[side], t)
-            if given.device == "cuda":
+            states[side], _ = tracks[side].round(states[side], t)
+            if on_gpu:
                 torch.cuda.synchronize()
-            times[side].append(1000 * (time.perf_counter() - start))
-            spent[side].append(1000 * (time.process_time() - busy))
-    print(f"case {given.case} on {given.device}, {given.rounds} rounds, torch {torch.__version__}")
-    for words, found in (("round", times), ("processor", spent)):
-        plain = statistics.median(found["without"][10:])
-        for side, each in found.items():
-            value = statistics.median(each[10:])
-            print(f"  {words:10} {side:10}{value:8.2f} ms  {100 * (value / plain - 1):+6.1f} %")
+            spent["round"].setdefault(side, []).append(1000 * (time.perf_counter() - start))
+            spent["processor"].setdefault(side, []).append(1000 * (time.process_time() - busy))
+    where = torch.cuda.get_device_name() if on_gpu else f"{len(os.sched_getaffinity(0))} cores"
+    print(f"case {given.case} on {where}, {given.rounds} rounds, torch {torch.__version__}")
+    for words, found in spent.items():
+        plain = found["without"][WARM:]
+        for side in sides:
+            ratio = [100 * (own / other - 1) for own, other in zip(found[side][WARM:], plain, strict=True)]
+            low, middle, high = statistics.quantiles(ratio, n=4)
+            value = statistics.median(found[side][WARM:])
+            more = "" if side == "without" else f"  {middle:+6.1f} %  (half of the rounds {low:+.1f} to {high:+.1f} %)"
+            print(f"  {words:10} {side:10}{value:8.2f} ms{more}")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from turnout.server.collecting import Received, collect
 from turnout.server.late import AGE
 from turnout.server.membership import NO_CHANGES, MembershipChanges, update_membership
 from turnout.server.state import DECODED, Context, Server
-from turnout.types import Extra, Replies, State, Tensors
+from turnout.types import SQUARED, Extra, Replies, State, Tensors
 
 # Of `combine` and `release`: updates that were used, their coefficients [R], their sum [P], numbers for the round's
 # record, and the server.
@@ -142,6 +142,7 @@ def make_updates(received: Received, replies: Replies, download: Download, ctx: 
         start_P=server.shared_P,
         turnout=received.turnout,
         position_R=position_R,
+        squared_R=replies.report.get(SQUARED),
         scale_R=by_work_R if with_weights else None,
         sent_scale_R=None if with_weights else by_work_R,
         loss_R=replies.report["loss"],

@@ -17,9 +17,9 @@ from turnout.clients.metrics import summary
 from turnout.round import Round
 from turnout.server.collecting import Received
 from turnout.server.state import Context
-from turnout.types import Extra, Happened, Tensors, Times, wire_bytes
+from turnout.types import SQUARED, Extra, Happened, Tensors, Times, wire_bytes
 
-COUNTED = ("loss", "finite", "bytes_up", "bytes_down")  # entries of a report that have columns of their own
+COUNTED = ("loss", "finite", "bytes_up", "bytes_down", SQUARED)  # entries of a report that are counted elsewhere
 CUT = "the simulated hours ended before the round did"  # why a round is skipped that would end after the run does
 
 

@@ -191,6 +191,9 @@ class Message:
         return Message(tensors, torch.cat([m.bytes_C for m in messages]))
 
 
+SQUARED = "squared"  # of a report: the squared length of a dense update, where local training has measured it
+
+
 @dataclass(frozen=True)
 class Replies:
     """What the participants sent, one row each.
@@ -224,14 +227,14 @@ class Replies:
 
     @staticmethod
     def join(replies: Sequence[Replies]) -> Replies:
-        """The replies of several groups of clients, one after another."""
-        terms = replies[0].uploads.keys()
+        """The replies of several groups of clients, one after another. What some of them do not report is left out."""
+        terms, reported = replies[0].uploads.keys(), set.intersection(*(set(r.report) for r in replies))
         return Replies(
             torch.cat([r.client_R for r in replies]),
             Message.join([r.message for r in replies]),
             _joined([r.states for r in replies]),
             {term: _joined([r.uploads[term] for r in replies]) for term in terms},
-            _joined([r.report for r in replies]),
+            _joined([{name: r.report[name] for name in r.report if name in reported} for r in replies]),
             _joined([r.hints for r in replies]),
         )
 

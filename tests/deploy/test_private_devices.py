@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from torch import nn
 
 import turnout as to
 from flower_grid import HereGrid, devices_of
 from turnout.deploy.apps import GridLink
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
+from turnout.engine.kernels.native import NativeJob
 from turnout.running.records.checkpoint import rounds_done
 from turnout.running.records.records import Records
+from turnout.running.tracks.prepare import prepare
 
 QUICK = {"clients": 5, "start_with": 4, "round_seconds": 5.0, "request_seconds": 2.0, "server_data": False}
 
@@ -90,3 +93,20 @@ def test_a_release_is_stored_before_devices_receive_it_and_sent_again_after_a_ki
         assert len(rounds) <= 3
         assert bool((rounds[1:] - rounds[:-1] >= 2).all())
     assert len(took) > 6
+
+
+def test_a_device_cannot_claim_a_shorter_update_than_it_sends(tmp_path, monkeypatch):
+    """A simulation takes the lengths that its own training has measured; a server measures what devices send."""
+    train = NativeJob.train
+    monkeypatch.setattr(NativeJob, "train", lambda *given: (train(*given)[0], torch.zeros(1, dtype=torch.float64)))
+    private = to.Private(1e-3, n0=2, delta=1e-3, noise_multiplier=1e-12)
+    local = to.Local(to.SGD(0.1), steps=3, batch_size=10)
+    experiment = to.Experiment(
+        world=to.World(to.data.Digits(clients=5)), model=to.models.MLP(8),
+        algorithm=to.Algorithm(local=local, privacy=private), rounds=1, runtime=Flower(**QUICK),
+    )  # fmt: skip
+    grid = HereGrid(devices_of(experiment, "0123", tmp_path / "devices"))
+    run = serve_experiment(GridLink(grid), experiment, tmp_path / "run")
+    start_P = prepare(experiment.but(runtime=to.runtime.InProcess(device="cpu"))).server.shared_P
+    moved = nn.utils.parameters_to_vector(run.model().parameters()).detach() - start_P
+    assert 0 < float(moved.norm()) <= 4 * 1e-3 / 2 * (1 + 1e-4)

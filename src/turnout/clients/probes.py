@@ -74,6 +74,7 @@ class WorkHooks:
         if self.attackers is not None:
             update_RP = self.attackers.sent(update_RP, job.client_C, job.t)
             result.finite_C &= torch.isfinite(update_RP.sum(1))
+            result.squared_C = result.squared_C[:0]  # another update's
         return update_RP, report, {name: torch.nan_to_num(value) for name, value in seen.items()}
 
     def beside(

@@ -15,9 +15,9 @@ from turnout.engine.train import Trainer
 from turnout.exchange import Assignment
 from turnout.experiment import Algorithm
 from turnout.machine.profiling import stage
-from turnout.parts.compression.base import Sending
+from turnout.parts.compression.base import Dense, Sending
 from turnout.parts.terms.base import terms_bytes, unwitnessed
-from turnout.types import Replies, Tensors, Turnout, row_bytes
+from turnout.types import SQUARED, Replies, Tensors, Turnout, row_bytes
 
 
 def assign_work(algorithm: Algorithm, turnout: Turnout, steps_C: Tensor) -> Assignment | None:
@@ -66,6 +66,8 @@ def client_work(
     report = {"loss": trained.loss_C.cpu(), "finite": finite_R, "bytes_up": bytes_up, "bytes_down": bytes_down}
     report |= {name: value.cpu() for name, value in measured.items()}
     report |= {} if job.limit is None else {"steps": trained.steps_C}
+    if algorithm.privacy is not None and isinstance(algorithm.compression, Dense) and len(trained.squared_C):
+        report[SQUARED] = trained.squared_C
     return Replies(client_R, message, states, uploads, report, hints), rows
 
 

@@ -33,7 +33,7 @@ from turnout.runtimes.client_pool import ClientPool, departure_of
 from turnout.runtimes.remote import COMMON, NEVER, OWN, REPLY, DeviceTask, Parts, RemoteAnswer
 from turnout.runtimes.secure_sum import SumLost, weights_of
 from turnout.runtimes.setup import Setup
-from turnout.types import Replies, State, Tensors, Turnout
+from turnout.types import SQUARED, Replies, State, Tensors, Turnout
 from turnout.world.members import Members
 
 SHARED = "shared"  # the part of a message that has the shared parameters
@@ -286,4 +286,6 @@ def reply_pattern(setup: Setup, data: Description, download: Download) -> Replie
     one = torch.zeros(1, dtype=torch.int64)
     start = None if download.start_CP is None else download.start_CP[:1]
     asked = replace(download.among(one) if start is None else replace(download, client_C=one), start_CP=start)
-    return clients.work(asked, Assignment(one, torch.ones(1, dtype=torch.int64)))[0]
+    found, _ = clients.work(asked, Assignment(one, torch.ones(1, dtype=torch.int64)))
+    report = {name: value for name, value in found.report.items() if name != SQUARED}  # a device could claim less
+    return replace(found, report=report)

@@ -131,6 +131,7 @@ class Trained:
     count_C     optimizer steps so far
     loss_C      mean over the local steps
     finite_C    whether the whole update is finite
+    squared_C   squared length of the update, where the steps in C have measured it; else it is empty
     uploads     term -> name -> [C, ...] that clients send
     term_states term -> name -> [C, ...] that clients keep
     magnitude   parameter -> mean |gradient| over entries and local steps [C], if `Job.magnitudes`
@@ -147,3 +148,4 @@ class Trained:
     term_states: dict[str, Tensors]
     magnitude: Tensors
     steps_C: Tensor
+    squared_C: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))

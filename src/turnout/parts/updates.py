@@ -16,7 +16,9 @@ from torch import Tensor
 from turnout.layout import Slot
 from turnout.types import Extra, Tensors, Turnout
 
-PER_REPLY = ("client_R", "position_R", "update_RP", "scale_R", "loss_R", "sent_scale_R", "start_RP", "weight_R")
+PER_REPLY = (
+    "client_R", "position_R", "update_RP", "squared_R", "scale_R", "loss_R", "sent_scale_R", "start_RP", "weight_R",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Updates:
     start_P       the shared parameters at the beginning of the round
     turnout       of the whole cohort
     position_R    each reply's place in the cohort
+    squared_R     squared length of each update, where it was measured in local training; None: not known
     scale_R       factor that the server still applies to each update (`scale_at = "server"`); None: none
     sent_scale_R  factor that each client had applied to its update before sending it; None: none
     loss_R        mean training loss of each client over its local steps
@@ -53,6 +56,7 @@ class Updates:
     start_P: Tensor
     turnout: Turnout
     position_R: Tensor
+    squared_R: Tensor | None = None
     scale_R: Tensor | None = None
     sent_scale_R: Tensor | None = None
     loss_R: Tensor | None = None

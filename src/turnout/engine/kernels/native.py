@@ -33,7 +33,7 @@ ARGUMENTS = (
     *(pointer, whole),  # first weights
     *(whole, real, real, real, real, real, pointer, pointer),  # the rule of a step
     *(pointer, pointer, pointer, whole, pointer, whole, pointer, whole),  # optimizer state, dropout keys, statistics
-    *(pointer, whole, whole, pointer, pointer, whole),  # weights, losses, whether they are finite; threads
+    *(pointer, whole, whole, pointer, pointer, pointer, whole),  # weights, losses, what is known of updates; threads
 )
 LARGEST = 1 << 20  # bytes of weights: more would not stay in a core's cache
 
@@ -206,9 +206,10 @@ class NativeJob:
     def train(
         self, samples: Samples, batches: Batches, steps_c: Tensor, start_cP: Tensor, out_cP: Tensor, loss_c: Tensor,
         slots: Tensors, count_c: Tensor, keys_cJk: Tensor | None, states: Tensors, shared: int = 0,
-    ) -> Tensor:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Train some clients. Writes their weights to `out_cP`, but in its first `shared` columns the update (trained -
-        start); returns whether these columns are finite. Adds the losses of each client's steps to `loss_c`.
+        start); returns whether these columns are finite, and their squared lengths. Adds the losses of each client's
+        steps to `loss_c`.
 
         `slots` (optimizer state, where momentum is -lr times itself) and `states` (BatchNorm's statistics) are
         overwritten; `count_c` are the optimizer steps made before, `keys_cJk` the dropout keys.
@@ -225,7 +226,7 @@ class NativeJob:
         stride = 0 if moments[0] is None else moments[0].stride(0)
         running = [states[f"{norm}.running_{s}"] for norm in model.norms for s in ("mean", "var")]
         statistics_cS = torch.cat(running, 1).to(start_cP.dtype) if running else None  # one layer after another
-        finite_c = torch.empty_like(steps_c, dtype=torch.bool)
+        finite_c, squared_c = (torch.empty_like(steps_c, dtype=kind) for kind in (torch.bool, torch.float64))
         wrong = run(
             *(at(model.layers), len(model.layers)),
             *(at(samples.x), prod(model.shape), at(samples.y)),
@@ -234,7 +235,7 @@ class NativeJob:
             *(*self._rule(), *map(at, self.springs)),
             *(at(factors), *map(at, moments), stride, at(keys_cJk), 0 if keys_cJk is None else keys_cJk.shape[2]),
             *(at(statistics_cS), 0 if statistics_cS is None else statistics_cS.stride(0)),
-            *(at(out_cP), out_cP.stride(0), shared, at(loss_c), at(finite_c), self.threads),
+            *(at(out_cP), out_cP.stride(0), shared, at(loss_c), at(finite_c), at(squared_c), self.threads),
         )
         if wrong == 1:
             raise MemoryError
@@ -245,7 +246,7 @@ class NativeJob:
                 value.copy_(trained)
             for norm in model.norms:
                 states[f"{norm}.num_batches_tracked"].add_((batches.size_cJ > 0).sum(1))
-        return finite_c
+        return finite_c, squared_c
 
 
 def train_function(dtype: torch.dtype) -> Any:

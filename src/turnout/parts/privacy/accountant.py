@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 from turnout.errors import UserError
 
 EXACT = 20.0  # beyond so many standard deviations the tail is an asymptotic series, below it is exact
 
 
+@lru_cache(maxsize=1024)  # a run asks for it before and after every round, and μ seldom changes
 def epsilon_of(mu: float, delta: float) -> float:
     """ε of a Gaussian mechanism at δ, given μ = sensitivity / standard deviation of the noise; inf without noise.
 

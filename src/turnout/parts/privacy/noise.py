@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from turnout.machine.memory import to_device
 from turnout.parts.privacy.factorisation import Factorisation
 from turnout.rng import rng_seed
 from turnout.types import State
@@ -53,12 +54,13 @@ def _next_banded(factorisation: Factorisation, stream: State, fresh: Tensor, s: 
 
 def _next_buffered(factorisation: Factorisation, stream: State, fresh: Tensor, s: int) -> Tensor:
     """x_s = z_s / c_0 - Σ_j s_j b_j, then b_j <- d_j b_j + x_s."""
-    decay_J1, scale_J = fresh.new_tensor(factorisation.decay)[:, None], fresh.new_tensor(factorisation.scale)
     flat_P = fresh.view(-1)
     if "buffers" in stream:
         buffer_JP = stream["buffers"].to(fresh)
+        exact_2J = torch.tensor([factorisation.decay, factorisation.scale], dtype=torch.float64)
+        decay_J, scale_J = to_device(exact_2J, fresh.device, fresh.dtype)  # queued: a GPU does not wait
         flat_P.sub_(scale_J @ buffer_JP)
-        stream["buffers"] = torch.addcmul(flat_P, decay_J1, buffer_JP)
+        stream["buffers"] = torch.addcmul(flat_P, decay_J[:, None], buffer_JP)
     else:
-        stream["buffers"] = flat_P.expand(len(scale_J), -1).clone()
+        stream["buffers"] = flat_P.expand(len(factorisation.decay), -1).clone()
     return fresh

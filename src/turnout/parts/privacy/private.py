@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from turnout.errors import UserError, check_settings
+from turnout.machine.memory import to_device
 from turnout.parts.privacy.accountant import epsilon_of, mu_of
 from turnout.parts.privacy.factorisation import BUFFERS, Factorisation, factorise
 from turnout.parts.privacy.ledger import count_again, empty_ledger, took_part
@@ -174,9 +175,10 @@ class Private:
             streams[name] = stream
             return torch.add(sum_P, noise_P, alpha=std)
 
+        own_R = to_device(own_R, updates.update_RP.device)  # on a GPU nothing here waits for it
         length_R = self._lengths(updates, own_R)
-        kept_R = clip / length_R.clamp(min=clip)  # min(1, C / length)
-        sum_P = noised((kept_R * own_R.to(kept_R)).to(updates.update_RP) @ updates.update_RP, UPDATE)
+        kept_R = clip / length_R.clamp(min=clip)  # min(1, C / length), a factor of the sum: no matrix is clipped
+        sum_P = noised((kept_R * own_R).to(updates.update_RP) @ updates.update_RP, UPDATE)
         uploads: dict[str, Tensors] = {}
         for term, sent in updates.uploads.items():
             for name, value in sent.items():
@@ -210,8 +212,10 @@ class Private:
 
     def _lengths(self, updates: Updates, own_R: Tensor) -> Tensor:
         """Length of each client's whole vector: its update with its factors, and λ times what its terms upload."""
-        length_R = torch.linalg.vector_norm(updates.update_RP, dim=1).double()
-        squared_R = (length_R * own_R.to(length_R)).square()
+        squared_R = updates.squared_R
+        if squared_R is None:
+            squared_R = torch.linalg.vector_norm(updates.update_RP, dim=1).double().square()
+        squared_R = squared_R * own_R.square()
         for term, sent in updates.uploads.items():
             for name, value in sent.items():
                 if not value.is_floating_point():
@@ -220,7 +224,7 @@ class Private:
                         "leave the term out, or algorithm.privacy"
                     )
                 beside_R = torch.linalg.vector_norm(value.flatten(1), dim=1).double() * self.beside
-                squared_R = squared_R + beside_R.to(squared_R).square()
+                squared_R = squared_R + beside_R.square()
         return squared_R.sqrt()
 
     def _adapted(self, length_R: Tensor, clip: float, key: int, t: int) -> float:

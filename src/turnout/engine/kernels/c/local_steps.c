@@ -76,6 +76,7 @@ typedef struct {
     int64_t out_stride, shared;
     REAL *loss;
     uint8_t *finite;
+    double *squared;
     long first;     /* the first layer with weights */
     int64_t wrong;  /* 2: a label is outside the model's scores */
 } Job;
@@ -96,6 +97,21 @@ static long gather(const Job *job, const State *first, int64_t *y, int64_t c, in
         if (y[count] < 0 || y[count] >= job->layers[job->n - 1].out) return -1;
     }
     return count;
+}
+
+/* Whether the sum of a client's update is a number, and the sum of its squares, while the update is in the cache. Sums of
+ * several vectors side by side do not wait for one another. */
+static void measure(const REAL *update, long n, uint8_t *finite, double *squared) {
+    vec sums[4] = {0}, squares[4] = {0};
+    long k = 0;
+    for (; k + 4 * VL <= n; k += 4 * VL) EACH(i, 4) {
+        const vec v = LOAD(update + k + i * VL);
+        sums[i] += v, squares[i] += v * v;
+    }
+    REAL total = sum(sums[0] + sums[1] + sums[2] + sums[3]);
+    double found = sum(squares[0] + squares[1] + squares[2] + squares[3]);
+    for (; k < n; k++) total += update[k], found += (double)update[k] * update[k];
+    *finite = total - total == 0, *squared = found;
 }
 
 /* All steps of a client. */
@@ -133,8 +149,7 @@ static void train_client(void *given, void *room, int64_t c) {
         if (rule.kind == ADAM) give(layers + l, r->width, r->v, r->vb, from, 0, moment2);
     }
     job->loss[c] = total;
-    REAL all = sum_of(out, job->shared);
-    job->finite[c] = all - all == 0;
+    measure(out, job->shared, job->finite + c, job->squared + c);
 }
 
 /* A thread's room: `Own`, its states and labels, and the layers' memory, with the first weights of all clients. */
@@ -162,7 +177,7 @@ static size_t room_of(const Job *job, State *states) {
 }
 
 /* Train some clients; writes their weights to `out`, minus `start` in the first `shared` columns, and to `finite` whether
- * the sum of those is a number. Plain SGD makes keep W - lr g of a weight W with gradient g, or K W + F - lr g with springs
+ * the sum of those is a number, to `squared` the sum of their squares. Plain SGD makes keep W - lr g of a weight W with gradient g, or K W + F - lr g with springs
  * (one row each). Adam reads and writes its moments, momentum -lr times its own. `factors` has Adam's scale and small for
  * every client and step, `keys` those of dropout; `statistics` are BatchNorm's running ones, read and written; `loss` grows
  * by every step's. A `start_stride` of 0: everybody begins with the same weights.
@@ -172,10 +187,10 @@ int64_t train(const Layer *layers, int64_t n, const REAL *pool, int64_t sample, 
               int64_t start_stride, int64_t kind, double gain, double keep, double decay, double beta1, double beta2,
               const REAL *K, const REAL *F, const double *factors, REAL *moment1, REAL *moment2, int64_t moment_stride,
               const int64_t *keys, int64_t drops, REAL *statistics, int64_t statistics_stride, REAL *out,
-              int64_t out_stride, int64_t shared, REAL *loss, uint8_t *finite, int64_t threads) {
+              int64_t out_stride, int64_t shared, REAL *loss, uint8_t *finite, double *squared, int64_t threads) {
     Job job = {layers, n, pool, sample, labels, rows, J, B, steps, clients, start, start_stride,
                {kind, keep, gain, decay, beta1, beta2, 0, 0}, K, F, factors, moment1, moment2, moment_stride,
-               keys, drops, statistics, statistics_stride, out, out_stride, shared, loss, finite, 0, 0};
+               keys, drops, statistics, statistics_stride, out, out_stride, shared, loss, finite, squared, 0, 0};
     State *states = calloc(n + 1, sizeof(State));
     if (!states) return 1;
     while (layers[job.first].kind > NORM) job.first++;
