@@ -100,3 +100,34 @@ FEDAVG_ROUNDS: dict[tuple[str, bool, int | None, float], int] = {
     )
     for share, rounds in zip((0.0, 0.1, 0.2, 0.5, 1.0), column, strict=False)
 }
+
+# SCAFFOLD (Karimireddy et al., 2020), Table 3: rounds to 50 % on EMNIST by (method, epochs, percent of similarity).
+SCAFFOLD_ROUNDS: dict[tuple[str, int, int], int | str] = {
+    (method, epochs, similar): rounds
+    for method, by_epochs in (
+        ("SGD", {1: (317, 365, 416)}),
+        ("SCAFFOLD", {1: (77, 62, 60), 5: (152, 20, 10), 10: (286, 16, 7), 20: (266, 11, 4)}),
+        ("FedAvg", {1: (258, 74, 83), 5: (428, 34, 10), 10: (711, 25, 6), 20: ("1000+", 18, 4)}),
+        (
+            "FedProx",
+            {1: ("1000+", 979, 459), 5: ("1000+", 794, 351), 10: ("1000+", 894, 308), 20: ("1000+", 916, 351)},
+        ),
+    )
+    for epochs, row in by_epochs.items()
+    for similar, rounds in zip((0, 10, 100), row, strict=True)
+}
+
+# FedBuff (Nguyen et al., 2022), abstract: how many times more client updates others need ("3.3", "up to 2.5").
+FEDBUFF_SPEED_UPS: dict[str, float] = {"FedAvg": 3.3, "asynchronous": 2.5}
+
+# PFLlib's leaderboard (pfllib.com/benchmark.html), Fashion-MNIST: best accuracy in percent, three trials, by split.
+PFLLIB_FASHION: dict[tuple[str, str], str] = {
+    ("pathological", "FedAvg"): "80.41 ± 0.08",
+    ("pathological", "FedProx"): "78.08 ± 0.15",
+    ("pathological", "APFL"): "99.41 ± 0.02",
+    ("pathological", "FedAMP"): "99.42 ± 0.03",
+    ("practical", "FedAvg"): "85.85 ± 0.19",
+    ("practical", "FedProx"): "85.63 ± 0.57",
+    ("practical", "APFL"): "97.25 ± 0.08",
+    ("practical", "FedAMP"): "97.20 ± 0.06",
+}
