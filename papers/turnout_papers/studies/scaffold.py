@@ -115,8 +115,9 @@ def experiment(cell: Cell, rate: float, scale: str, most: int | None = None) -> 
     data: DataSpec = EMNIST(clients=100, partition=partition, test_share=0.0)
     if scale != "paper":
         data = Digits(clients=20, partition=partition, test_share=0.0)
-    work = {"steps": 1} if cell.method == GD else {"epochs": cell.epochs}
-    local = Local(SGD(rate), batch_size=own if cell.method == GD else own // 5, **work)
+    local = Local(SGD(rate), epochs=cell.epochs, batch_size=own // 5)
+    if cell.method == GD:
+        local = Local(SGD(rate), steps=1, batch_size=own)
     algorithm = Algorithm(local, TERMS[cell.method], selection=Count(20 if scale == "paper" else 4), nonfinite="absent")
     return Experiment(
         world=World(data),
