@@ -215,7 +215,7 @@ def same(claim: str, values: Mapping[str, BySeed], tolerance: float, unit: str =
     return Claim(claim, holds, f"{evidence} in {seeds} seeds (allowed: {tolerance:g})", refuted=not holds)
 
 
-def sooner(claim: str, ours: Mapping[int, int | None], theirs: Mapping[int, int | None], last: int) -> Claim:
+def sooner(claim: str, ours: Mapping[int, float | None], theirs: Mapping[int, float | None], last: int) -> Claim:
     """Ours reaches the target in fewer rounds, by the sign test; None (never reached) counts as the last round.
 
     >>> five = {seed: 10 for seed in range(5)}
@@ -230,7 +230,7 @@ def sooner(claim: str, ours: Mapping[int, int | None], theirs: Mapping[int, int 
     return by_signs(claim, wins, losses, len(gap), counts, more)
 
 
-def censored(rounds: Mapping[int, int | None], last: int) -> dict[int, float]:
+def censored(rounds: Mapping[int, float | None], last: int) -> dict[int, float]:
     """Rounds by seed, where None (never reached) counts as the last round."""
     return {seed: float(last if number is None else number) for seed, number in rounds.items()}
 

@@ -100,3 +100,41 @@ FEDAVG_ROUNDS: dict[tuple[str, bool, int | None, float], int] = {
     )
     for share, rounds in zip((0.0, 0.1, 0.2, 0.5, 1.0), column, strict=False)
 }
+
+# SCAFFOLD (Karimireddy et al., 2020), Table 3: rounds to 50 % on EMNIST by (method, epochs, percent of similarity).
+_NEVER = "1000+"
+_TABLE_3_SCAFFOLD: dict[tuple[str, int], tuple[int | str, int, int]] = {
+    ("SGD", 1): (317, 365, 416),
+    ("SCAFFOLD", 1): (77, 62, 60),
+    ("SCAFFOLD", 5): (152, 20, 10),
+    ("SCAFFOLD", 10): (286, 16, 7),
+    ("SCAFFOLD", 20): (266, 11, 4),
+    ("FedAvg", 1): (258, 74, 83),
+    ("FedAvg", 5): (428, 34, 10),
+    ("FedAvg", 10): (711, 25, 6),
+    ("FedAvg", 20): (_NEVER, 18, 4),
+    ("FedProx", 1): (_NEVER, 979, 459),
+    ("FedProx", 5): (_NEVER, 794, 351),
+    ("FedProx", 10): (_NEVER, 894, 308),
+    ("FedProx", 20): (_NEVER, 916, 351),
+}
+SCAFFOLD_ROUNDS: dict[tuple[str, int, int], int | str] = {
+    (*of, similar): rounds
+    for of, by_similarity in _TABLE_3_SCAFFOLD.items()
+    for similar, rounds in zip((0, 10, 100), by_similarity, strict=True)
+}
+
+# FedBuff (Nguyen et al., 2022), abstract: how many times more client updates others need ("3.3", "up to 2.5").
+FEDBUFF_SPEED_UPS: dict[str, float] = {"FedAvg": 3.3, "asynchronous": 2.5}
+
+# PFLlib's leaderboard (pfllib.com/benchmark.html), Fashion-MNIST: best accuracy in percent, three trials, by split.
+PFLLIB_FASHION: dict[tuple[str, str], str] = {
+    ("pathological", "FedAvg"): "80.41 ± 0.08",
+    ("pathological", "FedProx"): "78.08 ± 0.15",
+    ("pathological", "APFL"): "99.41 ± 0.02",
+    ("pathological", "FedAMP"): "99.42 ± 0.03",
+    ("practical", "FedAvg"): "85.85 ± 0.19",
+    ("practical", "FedProx"): "85.63 ± 0.57",
+    ("practical", "APFL"): "97.25 ± 0.08",
+    ("practical", "FedAMP"): "97.20 ± 0.06",
+}
