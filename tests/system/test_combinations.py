@@ -342,6 +342,14 @@ def check_weights(found: Combination, happened: Round) -> None:
     share_C, weight_C = record.clients["share"], record.clients["weight"]
     counts_C = counted(found, happened)
     gone_L = happened.server.roster.gone_L
+    if (private := algorithm.privacy) is not None:  # own factors / n0, and N/K after independent noise
+        if len(gone_L):
+            return  # the record does not say which of those who are gone were drawn
+        assert private.n0 is not None
+        algorithm, shared_C = replace(algorithm, aggregation=to.aggregation.WeightedSum()), torch.ones_like(share_C)
+        if isinstance(algorithm.weighting, to.weighting.FedAvg) or private.noise != "gaussian":
+            shared_C = factors(replace(algorithm, scale_at="client"), turnout, share_C, counts_C, len(share_C))
+        weight_C = weight_C * private.n0 * share_C * shared_C
     if left_out := int(record.extra.get("left_out", 0)):  # what the others would have weighed is not in the record
         assert record.counted == int((weight_C > 0).sum()) == int(counts_C.sum()) - left_out > 0
         assert (weight_C[~counts_C] == 0).all()
