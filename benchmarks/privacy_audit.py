@@ -1,7 +1,7 @@
 """An attack on private rounds: how much more than the stated ε can be shown, for every allowed pair of parts, and with
 single rules switched off.
 
-    python benchmarks/privacy_audit.py             the table of docs/privacy.md; about two minutes
+    python benchmarks/privacy_audit.py             the table of docs/privacy.md; about ten minutes
     python benchmarks/privacy_audit.py --runs 4000 --only "banded, SCAFFOLD"
 
 Neighbours: one client takes part as often as it may, in the worst rounds, and always sends the longest vector it can,
@@ -12,6 +12,7 @@ so on ε (Nasr et al., 2023).
 
 Many runs are one: the real `run_round` works on R copies of the problem side by side, in columns of one model. Each
 client's vector is 1/√R as long in each copy, and the noise 1/√R as large, so each copy has the ratio of a single run.
+A clipping length that adapts is one number for the whole model: there runs are made one by one, and fewer.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
+from operator import neg
 from statistics import NormalDist
 from typing import Any
 from unittest.mock import patch
@@ -30,14 +32,16 @@ import torch
 from torch import Tensor, nn
 
 import turnout as to
+from turnout.errors import UserError
 from turnout.layout import Layout, lay_out
+from turnout.parts.compression.base import Sending
 from turnout.parts.membership.roster import Roster
 from turnout.parts.privacy.accountant import epsilon_of
 from turnout.parts.privacy.private import Private
 from turnout.parts.privacy.rules import made_private
 from turnout.round import run_round
 from turnout.server.state import Context, Server
-from turnout.types import Message, Replies, Turnout
+from turnout.types import Replies, Tensors, Times, Turnout
 from turnout.world.members import Members
 
 EPSILON, DELTA = 1.0, 1e-5
@@ -66,7 +70,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "MimeLite": {"terms": [to.terms.MimeLite()]},
     "elastic": {"terms": [to.terms.Elastic(0.1)]},
     "newcomer's boost": {"boosted": True},
+    "FedProx": {"terms": [to.terms.Proximal(0.1)]},
+    "APFL": {"terms": [to.terms.APFL()]},
+    "personal layers": {"personal": to.personal.Named("bias")},
     "server Adam": {"server": to.server.ServerAdam()},
+    "server Yogi": {"server": to.server.ServerYogi()},
+    "server Adagrad": {"server": to.server.ServerAdagrad()},
+    "ternary": {"compression": to.compression.SparseTernary(0.4)},
+    "top-k": {"compression": to.compression.TopK(0.4)},
+    "8 bit": {"compression": to.compression.Quantise()},
+    "late replies": {"closing": to.closing.FirstReplies(share=0.8, late="use")},
+    "buffer": {"closing": to.closing.Buffered(size=2)},
     "max_weight": {"max_weight": 0.2},
     "banded": {"noise": "banded"},
     "blt": {"noise": "blt"},
@@ -81,6 +95,7 @@ class Attacked:
     beside   whether it sends it in what its terms upload alone
     friends  whether others send what makes the attacked client the friend of two of them
     absent   who is absent, by round
+    kept     what clients keep of their messages: name -> [clients, ...]
     """
 
     layout: Layout
@@ -90,6 +105,7 @@ class Attacked:
     beside: bool
     friends: bool
     absent: dict[int, tuple[int, ...]]
+    kept: Tensors
 
     def events(self, t: int) -> list[Any]:
         return []
@@ -110,7 +126,8 @@ class Attacked:
             work_C = torch.full_like(work_C, 4.0)
         for client in self.absent.get(download.t, ()):
             work_C[client_C == client] = 0.0
-        turnout = Turnout(client_C, work_C, 4, work_C, torch.full_like(work_C, 4.0))
+        times = self.times(client_C, download) if self.algorithm.closing.uses_late else None
+        turnout = Turnout(client_C, work_C, 4, work_C, torch.full_like(work_C, 4.0), times)
         here_R = (work_C > 0).nonzero().squeeze(1)
         client_R = client_C[here_R]
         if not len(client_R):
@@ -124,8 +141,23 @@ class Attacked:
         zero_R, bytes_R = torch.zeros(len(client_R)).double(), torch.zeros(len(client_R), dtype=torch.int64)
         report = {"loss": zero_R, "finite": torch.ones_like(client_R).bool()}
         report |= {"bytes_up": bytes_R, "bytes_down": bytes_R}
-        message = Message({"update": row_RP * scale_R[:, None]}, bytes_R)
+        sending = Sending(download.t, 0, client_R, self.layout.shared_slots)
+        mine = {name: value[client_R] for name, value in self.kept.items()}
+        message, mine = self.algorithm.compression.encode(row_RP * scale_R[:, None], mine, sending)
+        for name, value in mine.items():
+            self.kept[name][client_R] = value
+        message = message.counted()
         return turnout, Replies(client_R, message, uploads={n: u for n, u in uploads.items() if u}, report=report)
+
+    def times(self, client_C: Tensor, download: Any) -> Times:
+        """In round 3 the attacked client is late for one round; it is early else and takes part all the same."""
+        zero_C, timing = torch.zeros(len(client_C)).double(), download.timing()
+        train_C = torch.where(client_C == 0, 1.5 if download.t == 3 else 0.0, 0.1 * client_C.double())
+        closes, size = 1.0, self.algorithm.closing.buffer
+        if size is not None:  # with the last reply that fills the buffer
+            closes = float(torch.cat([train_C, timing.arrival_F - timing.now]).sort().values[:size][-1])
+        same = {"up_C": zero_C + 1, "tier_C": torch.zeros_like(client_C)}
+        return Times(zero_C, zero_C, train_C, zero_C, zero_C, late_C=train_C > closes, closes=closes, **same)
 
     def rows(self, client_R: Tensor) -> Tensor:
         return torch.stack([self.vector(int(client)) for client in client_R])
@@ -157,7 +189,8 @@ def algorithm_of(parts: dict[str, Any], runs: int) -> tuple[to.Algorithm, bool]:
     """The algorithm of a case as `prepare` would make it, its noise 1/√runs as large."""
     parts = dict(parts)
     noise, boosted, _ = parts.pop("noise", "gaussian"), parts.pop("boosted", False), parts.pop("beside", False)
-    stated = Private(1.0, N0, DELTA, EPSILON, noise=noise, min_separation=SEPARATION)
+    adaptive = {"quantile": parts.pop("quantile", None), "clip_noise": 5.0}
+    stated = Private(1.0, N0, DELTA, EPSILON, noise=noise, min_separation=SEPARATION, **adaptive)
     multiplier = stated.tied(ROUNDS).begin()["multiplier"] / math.sqrt(runs)
     private = replace(stated, epsilon=None, noise_multiplier=multiplier)
     local = to.Local(to.SGD(0.1), steps=4, batch_size=4)
@@ -170,7 +203,8 @@ def algorithm_of(parts: dict[str, Any], runs: int) -> tuple[to.Algorithm, bool]:
 def seen(parts: dict[str, Any], runs: int, sends: bool, key: int, absent: dict[int, tuple[int, ...]]) -> Tensor:
     """What the attacker sees of each run [runs, numbers]."""
     algorithm, boosted = algorithm_of(parts, runs)
-    layout = lay_out(nn.Linear(runs * COPIES, 1, bias=False), None)
+    at_home = algorithm.personal is not None
+    layout = lay_out(nn.Linear(runs * COPIES, 1, bias=at_home), algorithm.personal)
     start_P = torch.zeros(layout.shared).double()
     roster = Roster(torch.tensor([0]), torch.tensor([0])) if boosted else Roster()
     server = Server(
@@ -179,7 +213,10 @@ def seen(parts: dict[str, Any], runs: int, sends: bool, key: int, absent: dict[i
         compression=algorithm.compression.begin(layout.shared_slots), step=algorithm.server.begin(layout.shared),
         selection=algorithm.selection.begin(), privacy=algorithm.privacy.begin(), roster=roster,
     )  # fmt: skip
-    runtime: Any = Attacked(layout, algorithm, runs, sends, parts.get("beside", False), "substitution" in parts, absent)
+    first = algorithm.compression.residuals(layout.shared_slots)
+    kept = {name: value.expand(CLIENTS, *value.shape).clone() for name, value in first.items()}
+    friends = "substitution" in parts
+    runtime: Any = Attacked(layout, algorithm, runs, sends, parts.get("beside", False), friends, absent, kept)
     found = []
     for t in range(ROUNDS):
         happened = run_round(server, t, Context(algorithm, runtime, 0, noise_key=key))
@@ -189,12 +226,20 @@ def seen(parts: dict[str, Any], runs: int, sends: bool, key: int, absent: dict[i
         views = [total.sum_P, total.new_P - total.start_P]
         views += [value.sum(0) for sent in total.uploads.values() for value in sent.values() if value.shape[1] > 1]
         found += [view.view(runs, COPIES).double() for view in views]
+        found += [torch.tensor([[server.privacy["clip"]]]).double()] if "quantile" in parts else []
     return torch.cat(found, 1) * math.sqrt(runs)
 
 
 def shown_epsilon(parts: dict[str, Any], runs: int, level: float, absent: dict[int, tuple[int, ...]]) -> float:
     """The lower bound on ε that the attack shows."""
-    with_it, without = (seen(parts, runs, sends, key, absent) for sends, key in ((True, 1), (False, 2)))
+    if "quantile" in parts:
+        runs //= 10
+        keys = range(1, runs + 1)
+        with_it, without = (
+            torch.cat([seen(parts, 1, i > 0, i, absent) for i in map(sign, keys)]) for sign in (int, neg)
+        )
+    else:
+        with_it, without = (seen(parts, runs, sends, key, absent) for sends, key in ((True, 1), (False, 2)))
     numbers = min(with_it.shape[1], without.shape[1])
     with_it, without, fitted = with_it[:, :numbers], without[:, :numbers], int(FITTED * runs)
     apart = with_it[:fitted].mean(0) - without[:fitted].mean(0)
@@ -221,6 +266,7 @@ def upper(wrong: int, of: int, level: float) -> float:
 def cases() -> dict[str, dict[str, Any]]:
     """Each option alone and with each other one that has another role."""
     found: dict[str, dict[str, Any]] = {"none": {}} | {name: OPTIONS[name] for name in OPTIONS}
+    found["adaptive clip"] = {"quantile": 0.5}
     found["SCAFFOLD, Δc alone"] = {"terms": [to.terms.Scaffold()], "beside": True}
     for first, second in combinations(OPTIONS, 2):
         both = {**OPTIONS[first], **OPTIONS[second]}
@@ -228,9 +274,9 @@ def cases() -> dict[str, dict[str, Any]]:
             both["terms"] = [*OPTIONS[first]["terms"], *OPTIONS[second]["terms"]]
         elif set(OPTIONS[first]) & set(OPTIONS[second]):
             continue
-        if isinstance(both.get("weighting"), to.weighting.FedNova) and "noise" in both:
-            continue  # refused
-        found[f"{first}, {second}"] = both
+        with suppress(UserError):  # some pairs are refused
+            algorithm_of(both, 1)
+            found[f"{first}, {second}"] = both
     return found
 
 

@@ -22,6 +22,7 @@ from turnout.parts.privacy.factorisation import factorise
 from turnout.parts.privacy.ledger import count_again
 from turnout.parts.privacy.noise import draw_noise, next_noise
 from turnout.parts.selection import MinSeparation
+from turnout.running.config.read import load
 from turnout.running.loop import begin, rounds_of
 from turnout.running.records.checkpoint import rounds_done
 from turnout.running.records.records import Records
@@ -357,6 +358,32 @@ def test_a_secret_run_stores_each_release_before_the_next_round_and_needs_its_ke
 def test_settings_that_make_no_sense_are_refused_with_a_sentence(settings, words):
     with pytest.raises(UserError, match=words):
         private(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("clip = 1, n0 = 5, epsilon = 8", "privacy.delta is not given"),
+        ("clip = 0, n0 = 5, epsilon = 8, delta = 1e-3", "privacy.clip must be above 0, not 0"),
+        ("clip = 1, epsilon = 8, delta = 1e-3", "privacy.n0 is not given"),
+        ('clip = 1, n0 = "auto", epsilon = 8, delta = 1e-3', "privacy.n0 must be a number, not 'auto'"),
+        ("clip = 1, n0 = 5, epsilon = 8, delta = 1e-3, min_separation = 9", "9 is more than the 4 rounds there are"),
+        ("clip = 1, n0 = 5, epsilon = 8, delta = 1e-3, seperation = 2", "unknown setting algorithm.privacy.seperation"),
+    ],
+)
+def test_settings_in_a_file_are_refused_with_a_sentence(tmp_path: Path, settings, words):
+    file = tmp_path / "private.toml"
+    data = 'data = { kind = "synthetic", clients = 10 }'
+    file.write_text(f"rounds = 4\n[world]\n{data}\n[algorithm]\nprivacy = {{ {settings} }}\n")
+    with pytest.raises(UserError, match=words) as refused:
+        ready(load(file))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_delta_that_allows_to_publish_a_client_is_warned_of():
+    warned = [ready(world(COUNTS, privacy=private(delta=delta))).warnings for delta in (0.3, 0.2)]
+    assert "give less than 0.25" in " ".join(warned[0])
+    assert "delta" not in " ".join(warned[1])
 
 
 def test_settings_that_do_not_fit_the_run_are_refused_before_it():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -72,6 +72,7 @@ class Combination:
 def combination(seed: int) -> Combination:
     """The combination of a seed."""
     draws = Draws(seed)
+    draws = PrivateDraws(seed) if draws.chance("private", 2) else draws
     found = {path: draw() for path, draw in draws.everything().items()}
     return Combination(seed, found)
 
@@ -135,7 +136,7 @@ def _acts_on_shared(s: Settings) -> bool:
     others = (
         s["algorithm.terms"] or s["algorithm.compression"] != to.compression.Dense() or s["algorithm.mixing"].personal
     )
-    return _lends(s) or bool(others)
+    return _lends(s) or bool(others) or s["algorithm.privacy"] is not None
 
 
 def _robust(s: Settings) -> bool:
@@ -170,9 +171,36 @@ def _federated_moments(s: Settings) -> bool:
     return getattr(s["algorithm.local"].optimizer, "moments", "") == "federated"
 
 
+def _private(is_so: Callable[[Settings], Any]) -> Callable[[Settings], Any]:
+    return lambda s: s["algorithm.privacy"] is not None and is_so(s)
+
+
+def _correlated(s: Settings) -> bool:
+    return bool(s["algorithm.privacy"].keywords["noise"] != "gaussian")
+
+
+def _unclipped(s: Settings) -> bool:
+    return s["algorithm.aggregation"] not in (to.aggregation.WeightedSum(), to.aggregation.NormClip(0.1))
+
+
+def _by_steps(s: Settings) -> bool:
+    told = (to.terms.FedGATE(), to.terms.VRLSGD())
+    return s["algorithm.local"].steps is None and any(term in told for term in s["algorithm.terms"])
+
+
+def _leaving_is_a_message(s: Settings) -> bool:
+    sent = any(isinstance(term, to.terms.Scaffold | to.terms.VRLSGD) for term in s["algorithm.terms"])
+    return sent and _given("membership", "drop")(s) is not None
+
+
+def _gated(s: Settings) -> bool:
+    return _given("membership", "leave")(s) == "decide" or _given("membership", "gate")(s) is not None
+
+
 # What makes no sense, and what its UserError says to do instead, in the order in which it is found: parts, the
 # algorithm, then all of it against the work and the model.
 NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
+    (_private(lambda s: _correlated(s) and s["algorithm.privacy"].keywords["quantile"]), "leave quantile out"),
     (_candidates_by_distance, "use similarity = 'cosine', or no candidates"),
     (_gate_without_survey, "set membership.surveyed above 0"),
     (lambda s: s["algorithm.share_personal"] and s["algorithm.personal"] is None, "set both, or neither"),
@@ -195,11 +223,33 @@ NONSENSE: tuple[tuple[Callable[[Settings], Any], str], ...] = (
     (_median_of_zeros, "hardly anything would be learned"),
     (_path_under_adam, "use SGD, or Scaffold(option=1), which measures gradients"),
     (_late_and_together, "uses late replies, "),
+    (_private(lambda s: s["algorithm.substitution"].func is to.substitution.Stale), "rounds it took no part in; use"),
+    (_private(lambda s: s["algorithm.substitution"].func is to.substitution.Friends), "use Spread, or a substitution"),
+    (_private(_unclipped), "use WeightedSum"),
+    (_private(lambda s: s["algorithm.mixing"].personal), "use terms.APFL or personal layers"),
+    (_private(_gated), "losses or gradients that are not noised; use"),
+    (_private(lambda s: s["algorithm.share_personal"]), "leave it out, so that they stay at home"),
+    (_private(_federated_moments), "use 'local'"),
+    (_private(lambda s: _elastic(s, "memory")), "leave memory out"),
+    (_private(lambda s: _elastic(s, "fisher_keep")), "no fisher_keep"),
+    (_private(_by_steps), "set local.steps"),
+    (_private(_leaving_is_a_message), "leave drop out, or that term"),
+    (
+        _private(lambda s: s["algorithm.weighting"] == to.weighting.FedNova() and s["algorithm.local"].steps is None),
+        "set local.steps, or ByWork",
+    ),
+    (_private(lambda s: s["algorithm.weighting"] == to.weighting.FedNova() and _correlated(s)), "use ByWork, or noise"),
+    (
+        _private(lambda s: s["algorithm.privacy"].keywords["min_separation"] > ROUNDS),
+        "set most = 1 instead, or a separation",
+    ),
     (lambda s: _in_parts(s) and s["algorithm.local"].full_work == 1, "Ask for at least 2"),
     (lambda s: s["algorithm.personal"] is to.personal.batch_norm and not has_norm(s), "keeps nothing at the client"),
     (_nothing_to_calibrate, "set algorithm.personal = batch-norm on a model with BatchNorm"),
     (lambda s: s["evaluate.activations"] and not has_norm(s), "looks at BatchNorm layers, and this model has none"),
     (_unseen_average, "set algorithm.share_personal and algorithm.newcomers = 'average'"),
+    (_private(lambda s: has_norm(s) and not _norm_at_home(s)), "set algorithm.personal = batch-norm, so that"),
+    (_private(lambda s: s["evaluate.substitution"]), "which a private run does not keep: leave it out"),
     (_half_a_product, "and there is no such pair"),
     (lambda s: _nothing_shared(s) and _federated_moments(s), "nothing is shared: use 'local' or 'auto'"),
     (lambda s: _nothing_shared(s) and _acts_on_shared(s), "so nothing is shared: leave algorithm."),
@@ -322,10 +372,11 @@ class Draws:
             "algorithm.membership": self.membership,
             "algorithm.scale_at": lambda: self.one("scale at", "client", "client", "server"),
             "algorithm.max_weight": lambda: self.one("cap", None, None, None, None, 0.3),
+            "algorithm.privacy": self.privacy,
             "algorithm.nonfinite": lambda: self.one("nonfinite", "stop", "stop", "stop", "absent"),
             "evaluate.every": lambda: self.one("every", 1, 2),
             "evaluate.per_client": lambda: self.chance("per client", 3),
-            "evaluate.substitution": lambda: self.chance("hindsight", 3),
+            "evaluate.substitution": self.hindsight,
             "evaluate.recovery": lambda: self.chance("recovery", 2),
             "evaluate.gradients": lambda: self.chance("gradients", 2),
             "evaluate.activations": self.activations,
@@ -333,6 +384,12 @@ class Draws:
             "runtime.threads": lambda: self.one("threads", 1, 1, 2),
             "runtime.chunk": lambda: self.one("chunk", None, None, 1, 2),
         }
+
+    def privacy(self) -> Any:
+        return None
+
+    def hindsight(self) -> bool:
+        return self.chance("hindsight", 3)
 
     def model(self) -> str:
         return self.one("model", *MODELS, "norm")
@@ -549,3 +606,77 @@ class Draws:
             stand_in=self.chance("stand in", 2) and (lends or self.rarely("stand in alone")),
             drop=self.one("drop", None, None, drop),
         )
+
+
+class PrivateDraws(Draws):
+    """The same with `algorithm.privacy`, and what it refuses is drawn rarely."""
+
+    def privacy(self) -> Any:
+        noise = self.one("noise", "gaussian", "gaussian", "banded", "blt")
+        adapts = self.chance("quantile", 5) if noise == "gaussian" else self.rarely("correlated and adaptive")
+        much = self.one("much noise", {"epsilon": 20.0}, {"noise_multiplier": 0.05})
+        separation = 9 if self.rarely("separation beyond the end") else self.one("separation", 1, 1, 2, 3)
+        return functools.partial(
+            to.Private,
+            clip=self.one("private clip", 0.05, 1.0),
+            n0=4.0,
+            delta=1e-3,
+            noise=noise,
+            min_separation=separation,
+            most=self.one("most", None, 2, 3),
+            quantile=0.5 if adapts else None,
+            clip_noise=5.0 if adapts else None,
+            beside=self.one("beside", 1.0, 0.3),
+            **much,
+        )
+
+    def hindsight(self) -> bool:
+        return self.rarely("private hindsight")
+
+    def optimizer(self) -> Any:
+        found = super().optimizer()
+        federated = getattr(found, "moments", "") == "federated" and not self.rarely("private moments")
+        return replace(found, moments="local") if federated else found
+
+    def terms(self) -> tuple[Any, ...]:
+        told = to.terms.FedGATE(), to.terms.VRLSGD()
+        by_steps = self.local().steps is not None or self.rarely("private steps")
+        return tuple(term for term in super().terms() if by_steps or term not in told)
+
+    def elastic(self) -> Any:
+        found = super().elastic()
+        return found if self.rarely("private memory") else replace(found, memory=False, fisher_keep=None)
+
+    def personal(self) -> Any:
+        norm = "norm" in self.model() or self.model() == "convolution"
+        return to.personal.batch_norm if norm and not self.rarely("private norm") else super().personal()
+
+    def shares_personal(self) -> bool:
+        return self.rarely("private shares") and super().shares_personal()
+
+    def mixing(self) -> Any:
+        return super().mixing() if self.rarely("private mixing") else to.mixing.SharedStart()
+
+    def substitution(self) -> Any:
+        kinds = (to.substitution.NoSubstitution, to.substitution.Spread)
+        refused = self.rarely("private substitution")
+        return super().substitution() if refused else functools.partial(self.one("private substitution kind", *kinds))
+
+    def weighting(self) -> Any:
+        found = super().weighting()
+        fits = self.local().steps is not None and self.privacy().keywords["noise"] == "gaussian"
+        nova = isinstance(found, to.weighting.FedNova) and not (fits or self.rarely("private FedNova"))
+        return to.weighting.ByWork() if nova else found
+
+    def aggregation(self) -> Any:
+        allowed = (to.aggregation.WeightedSum(), to.aggregation.WeightedSum(), to.aggregation.NormClip(0.1))
+        return super().aggregation() if self.rarely("private median") else self.one("private aggregation", *allowed)
+
+    def membership(self) -> Any:
+        found = super().membership()
+        if self.rarely("private gate"):
+            return found
+        leave = "include" if found.keywords["leave"] == "decide" else found.keywords["leave"]
+        sent = any(isinstance(term, to.terms.Scaffold | to.terms.VRLSGD) for term in self.terms())
+        drop = None if sent and not self.rarely("private drop") else found.keywords["drop"]
+        return functools.partial(to.Membership, **(found.keywords | {"leave": leave, "gate": None, "drop": drop}))

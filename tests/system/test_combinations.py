@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ def check(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for happened in one_by_one.rounds:
             check_round(found, happened, holds)
         check_numbers(one_by_one)
+        check_promise(found, one_by_one)
     except Exception as error:
         error.add_note(str(found))
         raise
@@ -342,6 +344,14 @@ def check_weights(found: Combination, happened: Round) -> None:
     share_C, weight_C = record.clients["share"], record.clients["weight"]
     counts_C = counted(found, happened)
     gone_L = happened.server.roster.gone_L
+    if (private := algorithm.privacy) is not None:  # own factors / n0, and N/K after independent noise
+        if len(gone_L):
+            return  # the record does not say which of those who are gone were drawn
+        assert private.n0 is not None
+        algorithm, shared_C = replace(algorithm, aggregation=to.aggregation.WeightedSum()), torch.ones_like(share_C)
+        if isinstance(algorithm.weighting, to.weighting.FedAvg) or private.noise != "gaussian":
+            shared_C = factors(replace(algorithm, scale_at="client"), turnout, share_C, counts_C, len(share_C))
+        weight_C = weight_C * private.n0 * share_C * shared_C
     if left_out := int(record.extra.get("left_out", 0)):  # what the others would have weighed is not in the record
         assert record.counted == int((weight_C > 0).sum()) == int(counts_C.sum()) - left_out > 0
         assert (weight_C[~counts_C] == 0).all()
@@ -434,6 +444,22 @@ def check_borrowed(algorithm: to.Algorithm, happened: Round, borrowed_C: Tensor,
         own_C = torch.where(counts_C, share_C, 0.0)
         torch.testing.assert_close(borrowed_C, lent_C + spread * own_C / own_C.sum(), **near)
         assert (friend_C[counts_C] == -1).all()
+
+
+def check_promise(found: Combination, run: Played) -> None:
+    """No client of a private run takes part more often or closer than was promised, and ε is at most the stated."""
+    private = found.experiment().algorithm.privacy
+    if private is None:
+        return
+    took: dict[int, list[int]] = {}
+    for record in (happened.record for happened in run.rounds if not happened.record.skipped):
+        assert 0 < record.extra["epsilon_realised"] <= record.extra["epsilon"]
+        assert private.epsilon is None or record.extra["epsilon"] <= private.epsilon * (1 + 1e-9)
+        for client in record.clients["client"][record.clients["weight"] > 0].tolist():
+            took.setdefault(client, []).append(record.round)
+    for rounds in took.values():
+        assert private.most is None or len(rounds) <= private.most
+        assert all(later - t >= private.min_separation for t, later in pairwise(rounds))
 
 
 MAY_BE_INFINITE = ("/pairs/mean", "/pairs/best", "/ledger/lowest_K", "/ledger/latest_K", "/closing/seen")

@@ -93,7 +93,7 @@ class Private:
         if self.min_separation > rounds:
             raise UserError(
                 f"privacy.min_separation = {self.min_separation} is more than the {rounds} rounds there are: each "
-                "client would take part once at most; set most = 1, or a separation below the number of rounds"
+                f"client would take part once at most; set most = 1 instead, or a separation of at most {rounds}"
             )
         return replace(self, rounds=rounds)
 

@@ -42,12 +42,18 @@ def preflight(experiment: Experiment, algorithm: Algorithm, federation: Federati
     return warnings
 
 
-def about_privacy(experiment: Experiment, layout: Layout) -> list[str]:
+def about_privacy(experiment: Experiment, layout: Layout, clients: int) -> list[str]:
     """What a private run changes in its settings, and what of it its ε does not cover."""
     algorithm, stop, said = experiment.algorithm, experiment.stop, list[str]()
     if not isinstance(algorithm, Algorithm) or algorithm.privacy is None:
         return said
     said += made_private(algorithm, experiment.rounds)[1]
+    delta = algorithm.privacy.delta
+    if delta is not None and delta * clients >= 1:
+        said.append(
+            f"algorithm.privacy: delta = {delta:g} would allow to publish one of the {clients:,} clients entirely: "
+            f"give less than {1 / clients:.2g}"
+        )
     if list(factor_pairs(layout.shared_slots)):
         said.append(
             "algorithm.privacy: both factors of an adapter are trained, so that noise is multiplied by noise: freeze A"

@@ -96,7 +96,7 @@ def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federat
     slots = [(s.name, s.shape) for s in layout.slots]
     mark = f"{fingerprint(enrolment.fingerprint, slots, lasting(given))}-{first.mark}"
     odd = about_products() + [match.sentence() for match in log_matches(experiment) if match.is_partial]
-    odd += about_privacy(given, layout)
+    odd += about_privacy(given, layout, enrolment.clients)
     if federation is not None:
         odd += preflight(experiment, algorithm, federation, model.batch_statistics)
     tests = None if federation is None else partial(central_change, federation)
