@@ -185,13 +185,13 @@ class MinSeparation(Selection):
 
     def observe(self, state: State, applied: Applied) -> State:
         client_I, inverse = torch.cat([state["client"], applied.client_R]).unique(return_inverse=True)
-        here_I = torch.isin(client_I, applied.client_R)
-        zero_I, old = torch.zeros_like(client_I), inverse[: len(state["client"])]
+        old, now = inverse.split([len(state["client"]), len(applied.client_R)])
+        last_I, count_I = (torch.zeros_like(client_I).index_copy(0, old, state[name]) for name in ("last", "count"))
         return {
             "of": self.of.observe(state["of"], applied),
             "client": client_I,
-            "last": torch.where(here_I, applied.t, zero_I.index_copy(0, old, state["last"])),
-            "count": zero_I.index_copy(0, old, state["count"]) + here_I.long(),
+            "last": last_I.index_fill(0, now, applied.t),
+            "count": count_I.index_copy(0, now, count_I[now] + 1),  # two replies of a client are one participation
         }
 
 

@@ -48,6 +48,7 @@ class Factorisation:
     decay: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
 
+    @lru_cache(maxsize=64)  # noqa: B019  a run has one factorisation
     def coefficients(self, rounds: int) -> Tensor:
         """c_0 ... c_{T-1}, float64.
 
@@ -70,6 +71,9 @@ class Factorisation:
         >>> Factorisation("banded", (0.8, 0.6)).sensitivity(rounds=10, min_separation=1, most=2)  # |0.8, 1.4, 0.6|
         1.7204650534085253
         """
+        if self.noise == "gaussian":
+            often = math.ceil(rounds / min_separation)
+            return math.sqrt(often if most is None else min(often, most))
         return float(_squared_sensitivity(self.coefficients(rounds), min_separation, most).sqrt())
 
     def realised(self, round_N: Tensor, rounds: int) -> float:
