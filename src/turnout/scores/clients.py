@@ -68,7 +68,7 @@ class ScoreClients:
         self.x = place.put(setup.public.x)
         self.setup, self.made = setup, dict[tuple[int, int], Architecture]()  # by number of the model, and of labels
         self._pending: list[BuiltModels] = []
-        self.multiplier = 0.0 if algorithm.noised_by is None else float(algorithm.noised_by.begin()["multiplier"])
+        self.multiplier = 0.0 if algorithm.client_noise is None else float(algorithm.client_noise.begin()["multiplier"])
         # check every client's labels, and make the architectures of the first round and of every change
         clients = range(self.federation.clients) if clients is None else clients
         for client in clients[:CHECKED]:
@@ -146,7 +146,7 @@ class ScoreClients:
             )
             for i, client in enumerate(client_c.tolist())
         ]  # fmt: skip
-        if (private := algorithm.noised_by) is not None:  # nothing else of a client's data leaves it
+        if (private := algorithm.client_noise) is not None:  # nothing else of a client's data leaves it
             replies = [noised_reply(reply, private, self.multiplier, request.key, t) for reply in replies]
             turnout = replace(
                 turnout, progress_C=turnout.work_C, full_progress_C=torch.full_like(turnout.work_C, turnout.full_work)
@@ -191,7 +191,7 @@ class ScoreClients:
                 means = [request.mean[client] for client in client_c.tolist()]
                 how = group.lr, request.t, self.seed
                 models = distil(architecture, algorithm, client_c, models, means, request.open_R, self.x, *how)
-                if algorithm.noised_by is None:
+                if algorithm.client_noise is None:
                     outputs = list(predict(architecture, models, self.x[request.tested_R.to(self.x.device)]))
             architecture.keep(client_c, models.to_rows(request.t, moments=algorithm.moments == "local"))
             for client, output_Tl in zip(client_c.tolist(), outputs, strict=True):

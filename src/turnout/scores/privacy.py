@@ -41,7 +41,7 @@ def made_private_scores(algorithm: Scores, rounds: int) -> tuple[dict[str, Any],
 
 def check_evaluated(algorithm: Scores, evaluate: Evaluate) -> None:
     """Refuse measurements that clients would send without noise."""
-    if algorithm.noised_by is not None and evaluate.personal:
+    if algorithm.client_noise is not None and evaluate.personal:
         raise UserError(
             "evaluate.personal asks clients for outputs of their models without noise, and with "
             "algorithm.privacy.noise_at = 'client' they send nothing else than noised scores: leave it out"

@@ -99,10 +99,10 @@ def run_round(before: ScoreServer, t: int, ctx: ScoreContext) -> tuple[ScoreServ
         return released(server, server.release, t, algorithm), replace(record, skipped="no client was asked")
 
     with stage("client work"):
-        answer = runtime.build(BuildRequest(t, lr, client_C, None if algorithm.noised_by is None else key))
+        answer = runtime.build(BuildRequest(t, lr, client_C, None if algorithm.client_noise is None else key))
     # the samples of this round of clients that replied, the usual number of the others
     position_R = torch.searchsorted(answer.turnout.client_C, torch.tensor([r.client for r in answer.replies]).long())
-    examples_C = runtime.examples(client_C) if algorithm.noised_by is None else torch.ones_like(client_C)
+    examples_C = runtime.examples(client_C) if algorithm.client_noise is None else torch.ones_like(client_C)
     examples_C = examples_C.index_copy(0, position_R, torch.tensor([r.examples for r in answer.replies]).to(examples_C))
     share_C = examples_C / examples_C.sum().clamp(min=1)
     turnout, finished_C = answer.turnout, answer.turnout.work_C / answer.turnout.full_work
@@ -231,7 +231,7 @@ def numbers_of(
     consensus_accuracy  of the new global scores (Global_Update)
     distilled_accuracy  of its model after distillation
     """
-    set_l, growth, noised = reply.set_l, algorithm.growth, algorithm.noised_by is not None
+    set_l, growth, noised = reply.set_l, algorithm.growth, algorithm.client_noise is not None
     size = 4 * int(public.scored(set_l, algorithm.rows).sum()) * len(set_l)
     found = {
         "loss": float("nan") if noised else reply.loss,

@@ -200,7 +200,7 @@ class DeviceScores:
         labels = self.devices.labels(client)
         most = int(self.devices.examples(torch.tensor([client]))[0]) + len(labels)
         shape, algorithm = (self.samples, len(labels)), self.setup.algorithm
-        softmax = algorithm.scores == "softmax" and algorithm.noised_by is None
+        softmax = algorithm.scores == "softmax" and algorithm.client_noise is None
         kind = RowSchema(shape, low=0.0, high=1.0) if softmax else RowSchema(shape)
         return read_scores(answer.parts[REPLY], client, labels, kind, self.full_work, most)
 
@@ -302,7 +302,7 @@ class ScoreTasks:
         self.clients: ScoreClients | None = None
         self.standing: ClientStanding | None = None  # whose model is in memory
         self.tasks: dict[str, DoTask] = {"work": self._build, "learn": self._learn, "measure": self._measure}
-        self.private = setup.algorithm.noised_by
+        self.private = setup.algorithm.client_noise
         if self.private is not None:  # the server receives noised scores alone
             self.tasks = {"work": self._build_noised, "learn": self._learn}
 

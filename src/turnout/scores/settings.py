@@ -175,13 +175,13 @@ class Scores:
         return ("local" if self.start == "carried" else "fresh") if asked == "auto" else asked
 
     @property
-    def noised_by(self) -> Private | None:
+    def client_noise(self) -> Private | None:
         """The privacy, where clients add the noise: they then send nothing but noised scores."""
         return self.privacy if self.privacy is not None and self.privacy.noise_at == "client" else None
 
     def measures_personal(self, asked: Evaluate) -> bool:
         """Whether clients' models are measured: as asked, by default if scores are distilled into them."""
-        return self.distil is not None and self.noised_by is None if asked.personal is None else asked.personal
+        return self.distil is not None and self.client_noise is None if asked.personal is None else asked.personal
 
     def metric_names(self, task: TaskSpec, asked: Evaluate) -> list[str]:
         names = ["global_accuracy", "consensus_accuracy"]
