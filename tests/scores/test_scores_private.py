@@ -149,6 +149,10 @@ def test_a_client_adds_its_own_noise_and_sends_nothing_else():
         assert (reply.examples, reply.loss, reply.epochs, reply.training, reply.scoring) == (1, 0, 0, 0, 0)
     assert torch.equal(answer.turnout.progress_C, answer.turnout.work_C)  # and not steps, which depend on samples
     state, (record,) = play(track)
+    total = torch.zeros(40, 4).double()
+    for reply in track.runtime.build(BuildRequest(0, 0.02, torch.arange(4), key=track.experiment.seed)).replies:
+        total[:, reply.set_l] += reply.f_Rl
+    torch.testing.assert_close(state.table.score_RL, total / N0)  # as they are: the server clips and adds nothing
     assert record.train_loss is None
     assert bool(record.clients["loss"].isnan().all() & record.clients["epochs"].isnan().all())
     assert record.clients["examples"].tolist() == [1, 1, 1, 1]
