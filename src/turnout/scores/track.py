@@ -200,4 +200,5 @@ class ScoreTrack(Track):
         ever = min(self.clients, cohort * self.experiment.rounds)
         table = self.server.table.score_RL.numel() * 8
         needed = self.runtime.memory(cohort, ever) | {"records": record_bytes(cohort)}
-        return needed | {"scores": (4 + cohort) * table}
+        noise = 0 if self.privacy is None else (cohort + self.privacy.vectors) * table
+        return needed | {"scores": (4 + cohort) * table, "noise": noise}

@@ -51,8 +51,8 @@ class Private:
     beside            λ: weight of what terms upload beside the update in the vector that is clipped
     noise_at          "server": it adds noise to the sum; "client": each client does before it sends, so that the server
                       is not trusted either (scores only)
-    secret            draw noise from a secret key, kept in the run's folder on the server; always with real clients.
-                      Else a simulation draws it from the seed, and is repeatable
+    secret            draw noise from a secret key, kept in the run's folder on the server; always with real clients,
+                      unless they add it themselves. Else a simulation draws it from the seed, and is repeatable
     rounds            rounds that the noise is for; set when the experiment is prepared
     """
 
