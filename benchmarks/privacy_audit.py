@@ -13,6 +13,8 @@ so on ε (Nasr et al., 2023).
 Many runs are one: the real `run_round` works on R copies of the problem side by side, in columns of one model. Each
 client's vector is 1/√R as long in each copy, and the noise 1/√R as large, so each copy has the ratio of a single run.
 A clipping length that adapts is one number for the whole model: there runs are made one by one, and fewer.
+Rounds of scores likewise: a copy is a public sample, one of three labels is the attacked client's and another's, each
+round has other participants, and where clients add the noise themselves, the attacker sees each message.
 """
 
 from __future__ import annotations
@@ -37,9 +39,15 @@ from turnout.layout import Layout, lay_out
 from turnout.parts.compression.base import Sending
 from turnout.parts.membership.roster import Roster
 from turnout.parts.privacy.accountant import epsilon_of
-from turnout.parts.privacy.private import Private
+from turnout.parts.privacy.private import UPDATE, Private, Sent
 from turnout.parts.privacy.rules import made_private
 from turnout.round import run_round
+from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnRequest, ScoreReply
+from turnout.scores.privacy import made_private_scores, noised_reply
+from turnout.scores.round import ScoreContext, ScoreServer
+from turnout.scores.round import run_round as score_round
+from turnout.scores.score_table import PublicLabels, ScoreTable
+from turnout.scores.settings import Scores
 from turnout.server.state import Context, Server
 from turnout.types import Replies, Tensors, Times, Turnout
 from turnout.world.members import Members
@@ -84,6 +92,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "max_weight": {"max_weight": 0.2},
     "banded": {"noise": "banded"},
     "blt": {"noise": "blt"},
+}
+
+
+BEGIN_LATER = {0: (2, 3, 4, 5), 1: (2, 4)}  # of the score track: who is absent in the first rounds
+SCORES: dict[str, dict[str, Any]] = {
+    "": {},
+    "shrunk": {"growth": "shrunk"},
+    "banded": {"noise": "banded"},
+    "blt": {"noise": "blt"},
+    "noise at clients": {"noise_at": "client"},
 }
 
 
@@ -202,6 +220,8 @@ def algorithm_of(parts: dict[str, Any], runs: int) -> tuple[to.Algorithm, bool]:
 
 def seen(parts: dict[str, Any], runs: int, sends: bool, key: int, absent: dict[int, tuple[int, ...]]) -> Tensor:
     """What the attacker sees of each run [runs, numbers]."""
+    if "scores" in parts:
+        return seen_of_scores(parts["scores"], runs, sends, key, absent)
     algorithm, boosted = algorithm_of(parts, runs)
     at_home = algorithm.personal is not None
     layout = lay_out(nn.Linear(runs * COPIES, 1, bias=at_home), algorithm.personal)
@@ -228,6 +248,76 @@ def seen(parts: dict[str, Any], runs: int, sends: bool, key: int, absent: dict[i
         found += [view.view(runs, COPIES).double() for view in views]
         found += [torch.tensor([[server.privacy["clip"]]]).double()] if "quantile" in parts else []
     return torch.cat(found, 1) * math.sqrt(runs)
+
+
+# -- scores
+
+
+@dataclass(frozen=True)
+class AttackedScores:
+    """Clients of the score track that send what the attack says, as a runtime; `messages` keeps those of client 0."""
+
+    algorithm: Scores
+    runs: int
+    sends: bool
+    absent: dict[int, tuple[int, ...]]
+    messages: list[Tensor]
+
+    def events(self, t: int) -> list[Any]:
+        return []
+
+    def examples(self, client_C: Tensor) -> Tensor:
+        return torch.full_like(client_C, 10)
+
+    def build(self, request: BuildRequest) -> BuildAnswer:
+        """As `Attacked`; only 0 and 5 have the first label, and two clients each begin in rounds 0, 1 and 2."""
+        client_C, private, replies = request.client_C, self.algorithm.client_noise, []
+        work_C = torch.ones(len(client_C)).double()
+        for client in (*self.absent.get(request.t, ()), *BEGIN_LATER.get(request.t, ())):
+            work_C[client_C == client] = 0.0
+        for client in client_C[work_C > 0].tolist():
+            f_Rl = torch.zeros(self.runs, COPIES).double()
+            if client == 0:
+                f_Rl[:, 0] = 100.0 if self.sends else 0.0
+            else:
+                f_Rl[:, 1 + client % 2] = 0.5 * (-1) ** (client // 2)
+            set_l = torch.arange(0 if client in (0, 5) else 1, COPIES)
+            reply = ScoreReply(client, set_l, f_Rl[:, set_l] / math.sqrt(self.runs), 10, 0.0, 1.0, True, 0)
+            if private is not None:
+                reply = noised_reply(reply, private, private.begin()["multiplier"], request.key, request.t)
+            if client == 0 and private is not None:
+                self.messages.append(reply.f_Rl)
+            replies.append(reply)
+        return BuildAnswer(Turnout(client_C, work_C, 1.0, work_C, torch.ones_like(work_C)), replies)
+
+    def learn(self, request: LearnRequest) -> list[Any]:
+        return []
+
+
+def seen_of_scores(
+    settings: dict[str, Any], runs: int, sends: bool, key: int, absent: dict[int, tuple[int, ...]]
+) -> Tensor:
+    """What the attacker sees of each run: the global scores after each round, and messages where clients add noise."""
+    settings = dict(settings)
+    how = {name: settings.pop(name) for name in ("noise", "noise_at") if name in settings}
+    stated = Private(1.0, N0, DELTA, EPSILON, min_separation=SEPARATION, **how)
+    multiplier = stated.tied(ROUNDS).begin()["multiplier"] / math.sqrt(runs)
+    given = Scores(
+        beta="equal", scores="logits", privacy=replace(stated, epsilon=None, noise_multiplier=multiplier), **settings
+    )
+    algorithm = to.Experiment(algorithm=given).but(**made_private_scores(given, ROUNDS)[0]).algorithm
+    assert isinstance(algorithm, Scores)
+    assert algorithm.privacy is not None
+    every_R, label_R = torch.ones(runs, dtype=torch.bool), torch.zeros(runs, dtype=torch.int64)
+    public = PublicLabels(label_R, label_R, every_R, every_R, ("own", "first", "second"))
+    table = ScoreTable.blank(runs, COPIES)
+    server = ScoreServer(table, Members(CLIENTS), algorithm.selection.begin(), algorithm.privacy.begin())
+    runtime: Any = AttackedScores(algorithm, runs, sends, absent, [])
+    found = []
+    for t in range(ROUNDS):
+        server, record = score_round(server, t, ScoreContext(algorithm, public, runtime, 0, key))
+        found += [server.table.score_RL] if record.skipped is None else []
+    return torch.cat([*found, *runtime.messages], 1) * math.sqrt(runs)
 
 
 def shown_epsilon(parts: dict[str, Any], runs: int, level: float, absent: dict[int, tuple[int, ...]]) -> float:
@@ -277,6 +367,8 @@ def cases() -> dict[str, dict[str, Any]]:
         with suppress(UserError):  # some pairs are refused
             algorithm_of(both, 1)
             found[f"{first}, {second}"] = both
+    for name, settings in SCORES.items():
+        found[f"scores{name and ', '}{name}"] = {"scores": settings}
     return found
 
 
@@ -288,12 +380,26 @@ def lengths_without(what: str) -> Iterator[None]:
     """Clip without a client's factors, or without what its terms upload."""
     plain = Private._lengths
 
-    def shorter(self: Private, updates: Any, own_R: Tensor) -> Tensor:
+    def shorter(self: Private, sent: Sent, squared_R: Tensor | None) -> Tensor:
         if what == "factors":
-            return plain(self, updates, torch.ones_like(own_R))
-        return plain(self, replace(updates, uploads={}), own_R)
+            sent = {name: (value, torch.ones_like(own_R)) for name, (value, own_R) in sent.items()}
+        else:
+            sent = {UPDATE: sent[UPDATE]}
+        return plain(self, sent, squared_R)
 
     with patch.object(Private, "_lengths", shorter):
+        yield
+
+
+@contextmanager
+def messages_not_clipped() -> Iterator[None]:
+    """Clients that add the noise themselves send scores of any length."""
+    plain = Private.noised_message
+
+    def longer(self: Private, value: Tensor, multiplier: float, key: int, t: int, client: int) -> Tensor:
+        return value + plain(self, torch.zeros_like(value), multiplier, key, t, client)
+
+    with patch.object(Private, "noised_message", longer):
         yield
 
 
@@ -325,6 +431,7 @@ def same_noise() -> Iterator[None]:
 
 def broken() -> dict[str, tuple[dict[str, Any], Any, dict[int, tuple[int, ...]]]]:
     """Parts, the rule that is off, and who is absent when."""
+    at_clients = SCORES["noise at clients"]
     return {
         "E/s outside the clip": (OPTIONS["scheme C at the server"], lengths_without("factors"), {}),
         "boost outside the clip": ({"boosted": True}, lengths_without("factors"), {}),
@@ -334,6 +441,10 @@ def broken() -> dict[str, tuple[dict[str, Any], Any, dict[int, tuple[int, ...]]]
         "Stale": ({"substitution": to.substitution.Stale()}, all_parts(), dict.fromkeys(range(1, ROUNDS), (0,))),
         "Friends": ({"substitution": to.substitution.Friends()}, all_parts(), dict.fromkeys(range(1, ROUNDS), (3, 5))),
         "the same noise twice": ({}, same_noise(), {3: (0,)}),
+        "scores, separation not enforced": ({"scores": {}}, no_separation(), {}),
+        "scores, the same noise twice": ({"scores": {}}, same_noise(), {3: (0,)}),
+        "scores, noise at clients, separation not enforced": ({"scores": at_clients}, no_separation(), {}),
+        "scores, noise at clients, not clipped": ({"scores": at_clients}, messages_not_clipped(), {}),
     }  # fmt: skip
 
 
@@ -353,7 +464,7 @@ def main() -> None:
     for name, (parts, off, absent) in broken().items():
         if given.only in name:
             with off:
-                print(f"rule off: {name:35}{shown_epsilon(parts, given.runs, level, absent):6.3f}")
+                print(f"rule off: {name:52}{shown_epsilon(parts, given.runs, level, absent):6.3f}")
 
 
 if __name__ == "__main__":

@@ -102,6 +102,7 @@ def check_same(experiment: to.Experiment, other: to.Experiment) -> list[RoundRec
     return records
 
 
+NOISY = to.Private(clip=2.0, n0=2, delta=1e-3, noise_multiplier=0.5, noise_at="client", most=3)
 WAYS = [
     {"start": "fresh", "distil": to.scores.Distil(epochs=1)},
     {"start": "carried", "distil": to.scores.Distil(epochs=2, batch_size=7), "scores": "logits"},
@@ -112,6 +113,7 @@ WAYS = [
         "early": to.scores.EarlyStopping(1, share=0.3),
         "rows": "labelled",
     },
+    {"start": "carried", "distil": to.scores.Distil(epochs=1), "beta": "equal", "privacy": NOISY},
 ]
 
 

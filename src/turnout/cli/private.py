@@ -11,10 +11,9 @@ from turnout.cli.common import say
 from turnout.errors import UserError
 
 IF = "valid only if who turns up does not depend on the models that were released"
-COVERED = (
-    "covered: the models, and what clients download",
+NOT_COVERED = (
     "not covered: records.sqlite, turnout.csv and the report (losses, sample counts and metrics of clients are as they "
-    "were), clients/, checkpoint.safetensors; secret: noise.key",
+    "were), clients/, checkpoint.safetensors; secret: noise.key"
 )
 
 
@@ -55,7 +54,7 @@ def _of_run(folder: Path) -> list[str]:
 
     run = open_run(folder)
     algorithm = run.experiment.algorithm if isinstance(run, Run) else None
-    private = algorithm.privacy if isinstance(algorithm, Algorithm) else None
+    private = getattr(algorithm, "privacy", None)
     if private is None or not isinstance(run, Run):
         raise UserError(f"{folder} is not a private run: its experiment has no algorithm.privacy")
     private = private.tied(run.experiment.rounds)
@@ -64,6 +63,14 @@ def _of_run(folder: Path) -> list[str]:
         columns, done = records.rounds(), run.rounds()
     found = {n: np.asarray(columns.get(n, [np.nan]), dtype=float) for n in ("epsilon", "epsilon_realised")}
     so_far, realised = (float(np.nanmax(value)) if np.isfinite(value).any() else 0.0 for value in found.values())
+    covered = ["covered: the models, and what clients download", NOT_COVERED]
+    if not isinstance(algorithm, Algorithm):
+        covered[0] = "covered: the global scores, and what clients download; not the clients' own models"
+    if private.noise_at == "client":
+        covered = [
+            "covered: all that clients send, so also what the server has",
+            "not covered: clients/ of a simulation",
+        ]
     often = "as often as that allows" if private.most is None else f"at most {private.most} times"
     return [
         f"{folder}: noise {private.noise}, its multiplier {state['multiplier']:.4g}, clip {private.clip:g}, "
@@ -72,7 +79,7 @@ def _of_run(folder: Path) -> list[str]:
         f"ε = {so_far:.4g} at δ = {private.delta:g} after {done} rounds, for that participation",
         f"ε = {private.epsilon_after(state, run.experiment.rounds):.4g} after all {run.experiment.rounds} rounds",
         f"ε = {realised:.4g} for the turnout that happened; {IF}",
-        *COVERED,
+        *covered,
     ]
 
 

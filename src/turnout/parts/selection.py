@@ -3,7 +3,7 @@
 Drawing 100 of 1,000,000 touches about 100 numbers, never the population. The draw of round t is addressed by
 (seed, "cohort", t), so any round's cohort can be drawn without the rounds before it.
 
-Shape letters: C clients of the cohort, D draws, I positions.
+Shape letters: C clients of the cohort, D draws, I positions, R replies.
 """
 
 from __future__ import annotations
@@ -184,13 +184,18 @@ class MinSeparation(Selection):
         return self.of.choose(ready, t, seed, state["of"]) if len(ready) else torch.empty(0, dtype=torch.int64)
 
     def observe(self, state: State, applied: Applied) -> State:
-        client_I, inverse = torch.cat([state["client"], applied.client_R]).unique(return_inverse=True)
-        old, now = inverse.split([len(state["client"]), len(applied.client_R)])
+        state = state | {"of": self.of.observe(state["of"], applied)}
+        return self.took_part(state, applied.client_R, applied.t)
+
+    def took_part(self, state: State, client_R: Tensor, t: int) -> State:
+        """The state after these clients took part in round t."""
+        client_I, inverse = torch.cat([state["client"], client_R]).unique(return_inverse=True)
+        old, now = inverse.split([len(state["client"]), len(client_R)])
         last_I, count_I = (torch.zeros_like(client_I).index_copy(0, old, state[name]) for name in ("last", "count"))
         return {
-            "of": self.of.observe(state["of"], applied),
+            "of": state["of"],
             "client": client_I,
-            "last": last_I.index_fill(0, now, applied.t),
+            "last": last_I.index_fill(0, now, t),
             "count": count_I.index_copy(0, now, count_I[now] + 1),  # two replies of a client are one participation
         }
 

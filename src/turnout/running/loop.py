@@ -113,7 +113,8 @@ def _rounds(
             return
         start = time.perf_counter()
         with stage("weights"):
-            state, record = track.round(state, t)
+            store = partial(checkpoints.write_release, t=t) if track.stores_releases else None
+            state, record = track.round(state, t, store)
         step = FinishedRound(replace(record, seconds=time.perf_counter() - start), None)
         # A round that was cut has changed only its record; with more simulated hours it runs again.
         done = t - 1 if record.skipped == CUT else t
@@ -169,6 +170,12 @@ class _Checkpoints:
         now = time.monotonic()
         pause = max(CHECKPOINT_SECONDS, (now - start) * (1 / CHECKPOINT_PART - 1))
         self._next = now + (pause if CHECKPOINT_SECONDS else 0.0)  # 0: a checkpoint after every round
+
+    def write_release(self, state: Any, t: int) -> None:
+        """Store what round t releases before it has ended: a state of the round before, and clients' rows likewise."""
+        self.records.sync()
+        checkpoint = Checkpoint(t - 1, self.track.pack(state), self.track.fingerprint, self.client_files)
+        write_checkpoint(self.folder / NAME, checkpoint)
 
 
 def _measured(track: Track, state: Any, step: FinishedRound) -> FinishedRound:

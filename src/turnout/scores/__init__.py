@@ -4,6 +4,7 @@
     round            one round, from events to record: read this first
     exchange         the records that cross between server, runtime and clients; what a runtime promises
     score_table      the server's arithmetic: labels of the public samples, local update, β, global update
+    privacy          the update of a private round, what goes with it, and clients that add noise themselves
 
     clients          `ScoreClients`: samples, models and public samples of some clients; every runtime is made of them
     training         models by architecture: train them, with early stopping; score the public samples; distil

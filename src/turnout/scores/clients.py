@@ -24,6 +24,7 @@ from turnout.parts.local import turn_out
 from turnout.running.tracks.track import filled
 from turnout.runtimes.client_pool import data_bytes
 from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnRequest, OwnOutput, ScoreReply, ScoreSetup
+from turnout.scores.privacy import noised_reply
 from turnout.scores.training import (
     MODEL,
     ROUND,
@@ -67,6 +68,7 @@ class ScoreClients:
         self.x = place.put(setup.public.x)
         self.setup, self.made = setup, dict[tuple[int, int], Architecture]()  # by number of the model, and of labels
         self._pending: list[BuiltModels] = []
+        self.multiplier = 0.0 if algorithm.client_noise is None else float(algorithm.client_noise.begin()["multiplier"])
         # check every client's labels, and make the architectures of the first round and of every change
         clients = range(self.federation.clients) if clients is None else clients
         for client in clients[:CHECKED]:
@@ -144,6 +146,11 @@ class ScoreClients:
             )
             for i, client in enumerate(client_c.tolist())
         ]  # fmt: skip
+        if (private := algorithm.client_noise) is not None:  # nothing else of a client's data leaves it
+            replies = [noised_reply(reply, private, self.multiplier, request.key, t) for reply in replies]
+            turnout = replace(
+                turnout, progress_C=turnout.work_C, full_progress_C=torch.full_like(turnout.work_C, turnout.full_work)
+            )
         return BuildAnswer(turnout, replies)
 
     def _samples(self, client_c: Tensor, sets: Sequence[Tensor], t: int) -> Samples:
@@ -184,7 +191,8 @@ class ScoreClients:
                 means = [request.mean[client] for client in client_c.tolist()]
                 how = group.lr, request.t, self.seed
                 models = distil(architecture, algorithm, client_c, models, means, request.open_R, self.x, *how)
-                outputs = list(predict(architecture, models, self.x[request.tested_R.to(self.x.device)]))
+                if algorithm.client_noise is None:
+                    outputs = list(predict(architecture, models, self.x[request.tested_R.to(self.x.device)]))
             architecture.keep(client_c, models.to_rows(request.t, moments=algorithm.moments == "local"))
             for client, output_Tl in zip(client_c.tolist(), outputs, strict=True):
                 replies.append(OwnOutput(client, self.label_set(client, request.t), output_Tl))

@@ -33,11 +33,13 @@ class BuildRequest:
     t         the round
     lr        the learning rate
     client_C  who is asked
+    key       of the noise that clients add to their scores, if they do: in a simulation the run's, on a device its own
     """
 
     t: int
     lr: float
     client_C: Tensor
+    key: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

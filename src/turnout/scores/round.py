@@ -8,22 +8,25 @@ The local update is arithmetic on the global scores, which the server has, so cl
 new global scores of their labels: one table up and one down a round. Absent clients add nothing: a label may then
 have one other holder (β = 1), or none (its scores stay). The scores of a client that leaves stay.
 
+A private round replaces both updates: scores are clipped, summed and noised, and that release updates G (privacy.py).
+
 Shape letters: C clients of the cohort, R public samples (in the log: participants), L labels, l labels of one client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from turnout.clients.metrics import summary
 from turnout.machine.profiling import stage
-from turnout.parts.selection import chosen
+from turnout.parts.selection import MinSeparation, chosen
 from turnout.round_record import RoundRecord, mean_of, over_cohort
 from turnout.scores.exchange import BuildAnswer, BuildRequest, LearnRequest, OwnOutput, ScoreReply, ScoreRuntime
+from turnout.scores.privacy import release_of, released_update
 from turnout.scores.score_table import PublicLabels, ScoreTable, ScoreUpdate, beta_of, global_update, local_update
 from turnout.scores.settings import Scores
 from turnout.server.late import not_finite
@@ -37,46 +40,69 @@ from turnout.world.members import Members
 class ScoreServer:
     """The state that the server carries from round to round.
 
-    table    the global scores
-    members  the members
+    table               the global scores
+    members             the members
+    selection, privacy  state of those parts
+    release             of the round at hand, if it was stored before clients received it and the run then ended
     """
 
     table: ScoreTable
     members: Members
+    selection: State = field(default_factory=dict)
+    privacy: State = field(default_factory=dict)
+    release: State = field(default_factory=dict)
 
     def to_state(self) -> State:
         """As a tree for a checkpoint."""
-        return {
-            "table": {"score": self.table.score_RL, "evidence": self.table.evidence_RL},
-            "members": self.members.to_state(),
-        }
+        table = {"score": self.table.score_RL, "evidence": self.table.evidence_RL}
+        return vars(self) | {"table": table, "members": self.members.to_state()}
 
     @classmethod
     def from_state(cls, state: State) -> ScoreServer:
         table = ScoreTable(state["table"]["score"], state["table"]["evidence"])
-        return cls(table, Members.from_state(state["members"]))
+        return cls(**state | {"table": table, "members": Members.from_state(state["members"])})
 
 
-def run_round(
-    server: ScoreServer, t: int, seed: int, algorithm: Scores, public: PublicLabels, runtime: ScoreRuntime
-) -> tuple[ScoreServer, RoundRecord]:
+@dataclass(frozen=True, eq=False)
+class ScoreContext:
+    """What a round needs beside the server's state.
+
+    algorithm  the algorithm
+    public     the labels of the public samples
+    runtime    maps work over clients
+    seed       of the experiment
+    noise_key  addresses the noise of a private run; None: the seed does
+    store      stores the server before clients receive what a round releases; None: nothing needs to be stored
+    """
+
+    algorithm: Scores
+    public: PublicLabels
+    runtime: ScoreRuntime
+    seed: int
+    noise_key: int | None = None
+    store: Callable[[ScoreServer], None] | None = None
+
+
+def run_round(before: ScoreServer, t: int, ctx: ScoreContext) -> tuple[ScoreServer, RoundRecord]:
     """One round: the next server and the record of what happened. A round without participants changes nothing."""
+    algorithm, public, runtime = ctx.algorithm, ctx.public, ctx.runtime
+    key = ctx.seed if ctx.noise_key is None else ctx.noise_key
     with stage("membership"):
-        server, changes = update_membership(server, t, public, runtime)
+        server, changes = update_membership(before, t, public, runtime)
     lr = algorithm.local.schedule.rate(algorithm.local.optimizer.lr, t)
     record = RoundRecord(t, None, t, lr, len(server.members), extra=changes.extra, events=changes.events)
     with stage("selection"):
         client_C = torch.empty(0, dtype=torch.int64)
         if len(server.members):
-            client_C = chosen(algorithm.selection, server.members, t, seed, algorithm.selection.begin())
+            client_C = chosen(algorithm.selection, server.members, t, ctx.seed, server.selection)
     if not len(client_C):
-        return server, replace(record, skipped="no client was asked")
+        return released(server, server.release, t, algorithm), replace(record, skipped="no client was asked")
 
     with stage("client work"):
-        answer = runtime.build(BuildRequest(t, lr, client_C))
+        answer = runtime.build(BuildRequest(t, lr, client_C, None if algorithm.client_noise is None else key))
     # the samples of this round of clients that replied, the usual number of the others
     position_R = torch.searchsorted(answer.turnout.client_C, torch.tensor([r.client for r in answer.replies]).long())
-    examples_C = runtime.examples(client_C)
+    examples_C = runtime.examples(client_C) if algorithm.client_noise is None else torch.ones_like(client_C)
     examples_C = examples_C.index_copy(0, position_R, torch.tensor([r.examples for r in answer.replies]).to(examples_C))
     share_C = examples_C / examples_C.sum().clamp(min=1)
     turnout, finished_C = answer.turnout, answer.turnout.work_C / answer.turnout.full_work
@@ -87,18 +113,38 @@ def run_round(
         work=float(finished_C.mean()),
         clients={"client": turnout.client_C, "work": finished_C, "share": share_C, "examples": examples_C},
     )
-    replies = finite_replies(answer.replies, algorithm.nonfinite, t)
+    replies, updates = finite_replies(answer.replies, algorithm.nonfinite, t), list[ScoreUpdate]()
+    if algorithm.privacy is None:
+        updates = [update_of(server.table, reply, algorithm, public) for reply in replies]
+        after = replace(server, table=global_update(server.table, updates, algorithm.combine)) if updates else server
+    else:
+        release = server.release or release_of(replies, algorithm, public, server.privacy, t, key)
+        if release and ctx.store is not None:  # a run that ends here sends it again, never other scores with this noise
+            ctx.store(replace(before, release=release))
+        used, record = release.get("client", ()), replace(record, extra={**record.extra, **release.get("extra", {})})
+        replies, after = [reply for reply in replies if reply.client in used], released(server, release, t, algorithm)
     if not replies:
         why = "no scores are finite" if answer.replies else "no client answered"
-        return server, replace(record, skipped=why)
+        return after, replace(record, skipped=why)
 
-    updates = [update_of(server.table, reply, algorithm, public) for reply in replies]
-    table = global_update(server.table, updates, algorithm.combine)
-    mean = {reply.client: table.of(reply.set_l).means() for reply in replies}
+    mean = {reply.client: after.table.of(reply.set_l).means() for reply in replies}
     with stage("client work"):
         learnt = runtime.learn(LearnRequest(t, mean, public.open_R, public.tested_R))
-    record = with_replies(record, answer, replies, updates, learnt, table, algorithm, public)
-    return replace(server, table=table), record
+    return after, with_replies(record, answer, replies, updates, learnt, after.table, algorithm, public)
+
+
+def released(server: ScoreServer, release: State, t: int, algorithm: Scores) -> ScoreServer:
+    """The server after a private round released this; the same without a release."""
+    if not release:
+        return server
+    assert isinstance(algorithm.selection, MinSeparation)
+    return replace(
+        server,
+        table=released_update(server.table, release, algorithm),
+        selection=algorithm.selection.took_part(server.selection, release["client"], t),
+        privacy=release["privacy"],
+        release={},
+    )
 
 
 def update_membership(
@@ -131,8 +177,8 @@ def update_of(table: ScoreTable, reply: ScoreReply, algorithm: Scores, public: P
     """α = |D_m| / |D_0|, the local update, and β from it; only rows of its own labels if rows = "labelled"."""
     alpha = reply.examples / len(public.true_R)
     h = local_update(table, reply.set_l, reply.f_Rl, alpha, algorithm.growth, algorithm.decay)
-    row_R = torch.isin(public.shown_R, reply.set_l) if algorithm.rows == "labelled" else None
-    return ScoreUpdate(reply.set_l, h, beta_of(h.read(algorithm.growth), reply.set_l, public, algorithm.beta), row_R)
+    beta_l = beta_of(h.read(algorithm.growth), reply.set_l, public, algorithm.beta)
+    return ScoreUpdate(reply.set_l, h, beta_l, public.scored(reply.set_l, algorithm.rows))
 
 
 # -- the log of a round
@@ -145,8 +191,8 @@ def with_replies(
     """The record with totals, means over participants, and a column for each of their numbers."""
     outputs = {reply.client: reply.output_Tl for reply in learnt}
     rows = [
-        numbers_of(reply, update, outputs.get(reply.client), table, algorithm, public)
-        for reply, update in zip(replies, updates, strict=True)
+        numbers_of(reply, updates[i] if updates else None, outputs.get(reply.client), table, algorithm, public)
+        for i, reply in enumerate(replies)
     ]
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: torch.tensor([row.get(name, float("nan")) for row in rows], dtype=torch.float64) for name in names}
@@ -168,35 +214,35 @@ def with_replies(
         counted=len(replies),
         bytes_up=int(columns["bytes_up"].sum()),
         bytes_down=int(columns["bytes_down"].sum()),
-        train_loss=mean_of(columns["loss"], share_C[position_R], torch.ones(len(replies), dtype=torch.bool)),
+        train_loss=mean_of(columns["loss"], share_C[position_R], torch.isfinite(columns["loss"])),
         extra={**record.extra, **extra},
         clients={**record.clients, **over_cohort(columns, position_R, len(client_C))},
     )
 
 
 def numbers_of(
-    reply: ScoreReply, update: ScoreUpdate, output_Tl: Tensor | None, table: ScoreTable, algorithm: Scores,
+    reply: ScoreReply, update: ScoreUpdate | None, output_Tl: Tensor | None, table: ScoreTable, algorithm: Scores,
     public: PublicLabels,
 ) -> dict[str, float]:  # fmt: skip
-    """Numbers of one participant.
+    """Numbers of one participant; `update`: what it adds, if the round is not private.
 
     local_accuracy      of its model alone, among its labels (Local_Update in the paper)
     updated_accuracy    of h_m, its scores with the global ones
     consensus_accuracy  of the new global scores (Global_Update)
     distilled_accuracy  of its model after distillation
     """
-    set_l, growth = reply.set_l, algorithm.growth
-    scored = len(public.true_R) if update.row_R is None else int(update.row_R.sum())
-    size = 4 * scored * len(set_l)
+    set_l, growth, noised = reply.set_l, algorithm.growth, algorithm.client_noise is not None
+    size = 4 * int(public.scored(set_l, algorithm.rows).sum()) * len(set_l)
     found = {
-        "loss": reply.loss,
+        "loss": float("nan") if noised else reply.loss,
         "bytes_up": float(size),
         "bytes_down": float(size),
         "weight_bytes": 2.0 * reply.weight_bytes,
-        "epochs": reply.epochs,
-        "beta": float(update.beta_l.mean()),
+        "epochs": float("nan") if noised else reply.epochs,
         "local_accuracy": public.accuracy(reply.f_Rl, set_l),
-        "updated_accuracy": public.accuracy(update.h.read(growth), set_l),
         "consensus_accuracy": public.accuracy(table.of(set_l).read(growth), set_l),
     }
+    if update is not None:
+        found["beta"] = float(update.beta_l.mean())
+        found["updated_accuracy"] = public.accuracy(update.h.read(growth), set_l)
     return found if output_Tl is None else found | {"distilled_accuracy": public.accuracy_of(output_Tl, set_l)}

@@ -63,6 +63,8 @@ from turnout.scores.exchange import (
 from turnout.settings import InProcess, Processes, Ray
 from turnout.types import State, Tensors, unflatten
 
+NOISED = "noised.safetensors"  # in a device's folder: how often it has sent noised scores, and the last of them
+
 
 def open_runtime(setup: ScoreSetup) -> ScoreRuntime:
     """The runtime that settings name, or that `open_scores(setup)` of a user's own settings makes."""
@@ -197,7 +199,8 @@ class DeviceScores:
         round, there may be one of a label that has none by its share."""
         labels = self.devices.labels(client)
         most = int(self.devices.examples(torch.tensor([client]))[0]) + len(labels)
-        shape, softmax = (self.samples, len(labels)), self.setup.algorithm.scores == "softmax"
+        shape, algorithm = (self.samples, len(labels)), self.setup.algorithm
+        softmax = algorithm.scores == "softmax" and algorithm.client_noise is None
         kind = RowSchema(shape, low=0.0, high=1.0) if softmax else RowSchema(shape)
         return read_scores(answer.parts[REPLY], client, labels, kind, self.full_work, most)
 
@@ -299,9 +302,12 @@ class ScoreTasks:
         self.clients: ScoreClients | None = None
         self.standing: ClientStanding | None = None  # whose model is in memory
         self.tasks: dict[str, DoTask] = {"work": self._build, "learn": self._learn, "measure": self._measure}
+        self.private = setup.algorithm.client_noise
+        if self.private is not None:  # the server receives noised scores alone
+            self.tasks = {"work": self._build_noised, "learn": self._learn}
 
     def introduction(self) -> State:
-        examples = int(self.setup.federation.examples(torch.tensor([0]))[0])
+        examples = 1 if self.private is not None else int(self.setup.federation.examples(torch.tensor([0]))[0])
         return {"examples": examples, "labels": self.setup.public.label_set(0, 0).tolist()}
 
     def holds(self, standing: ClientStanding) -> int:
@@ -331,9 +337,28 @@ class ScoreTasks:
 
     def _build(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
         assert self.clients is not None
-        request = BuildRequest(client_C=torch.tensor([standing.client]), **unpack(parts[COMMON]))
+        about = {"client_C": torch.tensor([standing.client]), "key": secrets.randbits(256)}  # of noise, if it adds any
+        request = BuildRequest(**unpack(parts[COMMON]) | about)
         answer = self.clients.build(request, torch.ones(1, dtype=torch.float64))
         return {}, answer.to_tree() if answer.replies else None
+
+    def _build_noised(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
+        """The same where the device adds the noise, which does not trust the server: it counts its messages itself, and
+        answers a question that comes again as it did before, never with other noise or other scores."""
+        assert self.private is not None
+        path, asked = self.folder / NOISED, [standing.run, standing.client, int(unpack(parts[COMMON])["t"])]
+        kept: State = unpack(path.read_bytes()) if path.exists() else {"sent": 0, "asked": None}
+        again = kept["asked"] == asked
+        if not again and kept["sent"] >= self.private.participations:
+            return {"error": f"it has sent noised scores {kept['sent']} times, as often as algorithm.privacy allows: "
+                    f"delete {NOISED} in its folder to allow as many again, at the same ε each time"}, None  # fmt: skip
+        _, answer = self._build(head, standing, parts)  # again too: the model is needed to learn
+        if again:
+            return {}, kept["answer"]
+        if answer is None or not all(reply["finite"] for reply in answer["replies"].values()):
+            return {}, None
+        write_whole(path, pack({"sent": kept["sent"] + 1, "asked": asked, "answer": answer}))
+        return {}, answer
 
     def _learn(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
         assert self.clients is not None

@@ -46,6 +46,10 @@ class PublicLabels:
         shown_R = y_R[torch.randperm(len(y_R), generator=rng(seed, "permuted"))] if permuted else y_R
         return PublicLabels(y_R, shown_R, open_R, ~open_R if held_out else open_R, names)
 
+    def scored(self, set_l: Tensor, rows: str) -> Tensor:
+        """Which samples a client with these labels may score: all, or those whose label it has ("labelled")."""
+        return torch.isin(self.shown_R, set_l) if rows == "labelled" else torch.ones_like(self.open_R)
+
     def accuracy(self, score_Rl: Tensor, set_l: Tensor) -> float:
         """The accuracy of scores of all public samples, on those tested on."""
         return accuracy(score_Rl, set_l, self.true_R, self.tested_R)
@@ -188,7 +192,16 @@ def global_update(table: ScoreTable, updates: Sequence[ScoreUpdate], combine: st
 
 
 def targets(mean_Rl: Tensor, scores: str) -> Tensor:
-    """Targets of distillation: the mean global scores of a client's labels, as probabilities over them [R, l]."""
+    """Targets of distillation: the mean global scores of a client's labels, as probabilities over them [R, l].
+
+    Noised ones may be below 0, which counts as 0.
+
+    >>> targets(torch.tensor([[0.2, -0.1, 0.2], [-0.1, -0.2, -0.1]]), "softmax")
+    tensor([[0.5000, 0.0000, 0.5000],
+            [0.3333, 0.3333, 0.3333]])
+    """
     if scores == "logits":
         return mean_Rl.softmax(1)
-    return mean_Rl / mean_Rl.sum(1, keepdim=True).clamp(min=1e-300)
+    positive_Rl = mean_Rl.clamp(min=0)
+    sum_R1 = positive_Rl.sum(1, keepdim=True)
+    return torch.where(sum_R1 > 0, positive_Rl / sum_R1.clamp(min=1e-300), 1 / mean_Rl.shape[1])

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from turnout.errors import UserError, nearest
+from turnout.errors import UserError, check_part, nearest
 from turnout.models import Model
 from turnout.parts.local import Local
 from turnout.parts.optimizers import Adam
+from turnout.parts.privacy.private import Private
+from turnout.parts.privacy.rules import check_selection, refuse
 from turnout.parts.selection import Everyone, Selection
 from turnout.settings import Evaluate
 from turnout.tasks import TaskSpec
@@ -103,6 +105,7 @@ class Scores:
     selection  which clients are asked in a round
     nonfinite  scores that are not finite: "stop" the simulation with an error, or count the client "absent", as a
                deployment always does
+    privacy    clip and noise scores: differential privacy of clients; None: none
     """
 
     track_module: ClassVar[str] = "turnout.scores.track"
@@ -122,6 +125,7 @@ class Scores:
     permuted: bool = False
     selection: Selection = field(default_factory=Everyone)
     nonfinite: str = "stop"
+    privacy: Private | None = None
 
     def __post_init__(self) -> None:
         models: Any = self.models
@@ -146,6 +150,23 @@ class Scores:
             raise UserError(
                 "scores are federated, not moments: set algorithm.local.optimizer.moments to 'local' or 'fresh'"
             )
+        if self.privacy is not None:
+            check_part("algorithm.privacy", self.privacy, Private, "Private(clip=1.0, n0=50, epsilon=4, delta=1e-6)")
+            self._check_private()
+
+    def _check_private(self) -> None:
+        """Refuse what reveals more of a client than its clipped and noised scores."""
+        if self.beta != "equal":
+            refuse(
+                f"beta = {self.beta!r}", "weighs clients by the accuracy of their scores, so that one changes how much "
+                "all others count", "use beta = 'equal'",
+            )  # fmt: skip
+        if self.combine == "sum":
+            refuse(
+                "combine = 'sum'", "adds the noise of earlier rounds again for every client that has a label",
+                "use combine = 'average'",
+            )  # fmt: skip
+        check_selection(self)
 
     @property
     def moments(self) -> str:
@@ -153,9 +174,14 @@ class Scores:
         asked = self.local.optimizer.moments
         return ("local" if self.start == "carried" else "fresh") if asked == "auto" else asked
 
+    @property
+    def client_noise(self) -> Private | None:
+        """The privacy, where clients add the noise: they then send nothing but noised scores."""
+        return self.privacy if self.privacy is not None and self.privacy.noise_at == "client" else None
+
     def measures_personal(self, asked: Evaluate) -> bool:
         """Whether clients' models are measured: as asked, by default if scores are distilled into them."""
-        return self.distil is not None if asked.personal is None else asked.personal
+        return self.distil is not None and self.client_noise is None if asked.personal is None else asked.personal
 
     def metric_names(self, task: TaskSpec, asked: Evaluate) -> list[str]:
         names = ["global_accuracy", "consensus_accuracy"]

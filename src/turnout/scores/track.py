@@ -21,19 +21,21 @@ from turnout.data.federation import digest
 from turnout.engine.trainers import place_of
 from turnout.errors import UserError
 from turnout.experiment import Experiment
+from turnout.parts.privacy.rules import about_stopping
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.config.run_file import lasting
 from turnout.running.tracks.building import bound, build_model, first_calendar, log_matches, try_turnout, with_all_sizes
 from turnout.running.tracks.first_values import FirstValues
 from turnout.running.tracks.preflight import about_products
-from turnout.running.tracks.track import Track, fingerprint, record_bytes, sample_of
+from turnout.running.tracks.track import Store, Track, fingerprint, record_bytes, sample_of
 from turnout.scores.exchange import ScoreRuntime, ScoreSetup
-from turnout.scores.round import ScoreServer, run_round
+from turnout.scores.privacy import check_evaluated, made_private_scores
+from turnout.scores.round import ScoreContext, ScoreServer, run_round
 from turnout.scores.runtimes import ScoreTasks, open_runtime
 from turnout.scores.score_table import PublicLabels, ScoreTable, hits
 from turnout.scores.settings import ModelPlan, Scores
 from turnout.tasks import Classification
-from turnout.types import State
+from turnout.types import State, storable
 from turnout.world.enrolment import ClientNames, Enrolment
 from turnout.world.members import Members
 
@@ -53,12 +55,23 @@ def prepare(given: Experiment, enrolment: Enrolment, federation: Federation | No
     how = algorithm.held_out, algorithm.permuted, experiment.seed
     public = PublicLabels.of(samples.y_R, federation.labels, *how)
     members = Members(enrolment.clients, setup.calendar.outside_L)
-    server = ScoreServer(ScoreTable.blank(len(public.true_R), len(public.names)), members)
+    private = algorithm.privacy
+    server = ScoreServer(
+        ScoreTable.blank(len(public.true_R), len(public.names)),
+        members,
+        storable(algorithm.selection.begin(), "algorithm.selection"),
+        {} if private is None else storable(private.begin(), "algorithm.privacy"),
+    )
     first = first_values(setup.plan, enrolment.input_shape, enrolment.classes, samples.x, experiment.seed)
     mark = f"{fingerprint(enrolment.fingerprint, digest(samples.x, samples.y_R), lasting(given))}-{first.mark}"
     models, device = len(setup.plan.models), setup.place.device
-    odd = (*about_products(), *(match.sentence() for match in log_matches(experiment) if match.is_partial))
-    return ScoreTrack(experiment, algorithm, enrolment, models, public, runtime, server, device, mark, first, odd)
+    odd = about_products() + [match.sentence() for match in log_matches(experiment) if match.is_partial]
+    if private is not None:
+        assert isinstance(given.algorithm, Scores)
+        odd += made_private_scores(given.algorithm, given.rounds)[1] + about_stopping(given.stop)
+    return ScoreTrack(
+        experiment, algorithm, enrolment, models, public, runtime, server, device, mark, first, tuple(odd)
+    )
 
 
 def client_tasks(given: Experiment, enrolment: Enrolment, federation: Federation, folder: Path) -> ScoreTasks:
@@ -83,6 +96,11 @@ def set_up(given: Experiment, federation: Federation, enrolment: Enrolment) -> S
     for name in WEIGHTS_ONLY:
         if attrgetter(name)(experiment):
             raise UserError(f"{name} is about federated weights, and here scores are federated: leave it out")
+    check_evaluated(algorithm, experiment.evaluate)
+    if algorithm.privacy is not None:
+        experiment = experiment.but(**made_private_scores(algorithm, experiment.rounds)[0])
+        assert isinstance(experiment.algorithm, Scores)
+        algorithm = experiment.algorithm
     try_turnout(experiment, enrolment)
     if federation.public is None:
         raise UserError(
@@ -109,6 +127,7 @@ class ScoreTrack(Track):
     fingerprint  of data, settings and models
     first        the models' first values
     warnings     what is odd about the experiment
+    noise_key    the secret of a private run's noise; None: it is drawn from the seed, or by devices
     """
 
     experiment: Experiment
@@ -122,6 +141,7 @@ class ScoreTrack(Track):
     fingerprint: str
     first: FirstValues
     warnings: tuple[str, ...] = ()
+    noise_key: int | None = None
 
     def headline(self) -> str:
         rows, labels = self.server.table.score_RL.shape
@@ -131,8 +151,9 @@ class ScoreTrack(Track):
     def begin(self) -> ScoreServer:
         return self.server
 
-    def round(self, state: ScoreServer, t: int) -> tuple[ScoreServer, RoundRecord]:
-        after, record = run_round(state, t, self.experiment.seed, self.algorithm, self.public, self.runtime)
+    def round(self, state: ScoreServer, t: int, store: Store | None = None) -> tuple[ScoreServer, RoundRecord]:
+        ctx = ScoreContext(self.algorithm, self.public, self.runtime, self.experiment.seed, self.noise_key, store)
+        after, record = run_round(state, t, ctx)
         return after, replace(record, extra={**record.extra, **self.runtime.noted()})
 
     def pack(self, state: ScoreServer) -> State:
@@ -175,8 +196,9 @@ class ScoreTrack(Track):
 
     def memory(self) -> dict[str, int]:
         selection = self.algorithm.selection
-        cohort = len(selection.choose(self.server.members, 0, self.experiment.seed, selection.begin()))
+        cohort = len(selection.choose(self.server.members, 0, self.experiment.seed, self.server.selection))
         ever = min(self.clients, cohort * self.experiment.rounds)
         table = self.server.table.score_RL.numel() * 8
         needed = self.runtime.memory(cohort, ever) | {"records": record_bytes(cohort)}
-        return needed | {"scores": (4 + cohort) * table}
+        noise = 0 if self.privacy is None else (cohort + self.privacy.vectors) * table
+        return needed | {"scores": (4 + cohort) * table, "noise": noise}

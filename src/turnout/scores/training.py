@@ -132,7 +132,8 @@ class Architecture:
         network = Network.of(self.module, self.layout, against_probabilities)
         size = (len(self.x), self.classes)
         y = torch.full(size, 1 / self.classes, dtype=self.place.dtype, device=self.x.device)
-        return make_trainer(self.settings, network, soft_cross_entropy, self.x, y)
+        engine = "auto" if self.settings.engine == "native" else self.settings.engine  # that one has no such targets
+        return make_trainer(replace(self.settings, engine=engine), network, soft_cross_entropy, self.x, y)
 
     @property
     def bytes(self) -> int:

@@ -1,16 +1,18 @@
 """Differential privacy for each client's whole contribution, wherever parts multiply or add to it.
 
 Each client's contribution to a round is made one vector: its decoded update with every factor of its own (work, boost,
-lent shares, age) and what its terms upload. The vector is clipped to the length C, summed, noised and divided by a
-fixed number. What comes out is all that later steps see: the server step, terms, compression and broadcast.
+lent shares, age) and what its terms upload; or its scores. The vector is clipped to the length C, summed, noised and
+divided by a fixed number. What comes out is all that later steps see: the server step, terms, compression, broadcast.
 
-Shape letters: R replies, P shared parameters.
+With `noise_at = "client"` each client clips and noises its vector itself, and the server only adds up what it receives.
+
+Shape letters: R replies, P shared parameters, S names of what was sent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -27,6 +29,7 @@ from turnout.types import Extra, State, Tensors
 
 NOISES = ("gaussian", "banded", "blt")
 UPDATE = "update"  # the name of the update's noise beside those of uploads
+Sent = Mapping[str, tuple[Tensor, Tensor]]  # by clients in a round, by name: a row each [R, ...], and its factors [R]
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,10 @@ class Private:
     clip_rate         how fast C adapts: C <- C exp(-clip_rate (share - quantile))
     clip_noise        standard deviation of the noise on the number of shorter contributions; None: n0 / 20
     beside            λ: weight of what terms upload beside the update in the vector that is clipped
-    secret            draw noise from a secret key, kept in the run's folder on the server; always with real clients.
-                      Else a simulation draws it from the seed, and is repeatable
+    noise_at          "server": it adds noise to the sum; "client": each client does before it sends, so that the server
+                      is not trusted either (scores only)
+    secret            draw noise from a secret key, kept in the run's folder on the server; always with real clients,
+                      unless they add it themselves. Else a simulation draws it from the seed, and is repeatable
     rounds            rounds that the noise is for; set when the experiment is prepared
     """
 
@@ -64,12 +69,14 @@ class Private:
     clip_rate: float = 0.2
     clip_noise: float | None = None
     beside: float = 1.0
+    noise_at: str = "server"
     secret: bool = False
     rounds: int | None = None
 
     def __post_init__(self) -> None:
         positive = dict.fromkeys(("n0", "epsilon", "noise_multiplier", "clip_rate", "clip_noise", "beside"), "(0, inf)")
         check_settings(self, clip="(0, inf)", noise=NOISES, delta="(0, 1)", quantile="(0, 1)", **positive)
+        check_settings(self, noise_at=("server", "client"))
         check_settings(self, min_separation="[1, inf)", most="[1, inf)", rounds="[1, inf)")
         if self.n0 is None:
             raise UserError(
@@ -84,6 +91,11 @@ class Private:
             raise UserError(
                 f"privacy.quantile changes the clipping length, and noise {self.noise!r} only cancels between rounds "
                 "of the same length: leave quantile out, or take noise = 'gaussian'"
+            )
+        if self.noise_at == "client" and (self.noise != "gaussian" or self.quantile is not None):
+            raise UserError(
+                "privacy.noise_at = 'client': a client noises each message by itself, so noise is 'gaussian' and clip "
+                "is fixed; leave quantile out and noise at its default, or let the server add the noise"
             )
 
     # -- before the first round
@@ -138,6 +150,13 @@ class Private:
         """How many vectors of the model's length the noise keeps."""
         return {"gaussian": 0, "banded": self.min_separation - 1, "blt": BUFFERS}[self.noise]
 
+    @property
+    def participations(self) -> int:
+        """How often a client takes part at most in all rounds."""
+        assert self.rounds is not None
+        possible = -(-self.rounds // self.min_separation)
+        return possible if self.most is None else min(possible, self.most)
+
     # -- what it costs
 
     def sensitivity(self, factorisation: Factorisation, rounds: int) -> float:
@@ -167,27 +186,48 @@ class Private:
 
         Every reply is replaced by the noised sum / R: what later steps compute of replies is a function of that sum.
         """
-        t, replies, clip, std = updates.t, len(updates.client_R), state["clip"], self._multiplier(state) * state["clip"]
-        factorisation, streams = _factorisation(state), dict(state["streams"])
-
-        def noised(sum_P: Tensor, name: str) -> Tensor:
-            noise_P, stream = next_noise(factorisation, streams.get(name, {}), sum_P, (key, t, name))
-            streams[name] = stream
-            return torch.add(sum_P, noise_P, alpha=std)
-
         own_R = to_device(own_R, updates.update_RP.device)  # on a GPU nothing here waits for it
-        length_R = self._lengths(updates, own_R)
-        kept_R = clip / length_R.clamp(min=clip)  # min(1, C / length), a factor of the sum: no matrix is clipped
-        sum_P = noised((kept_R * own_R).to(updates.update_RP) @ updates.update_RP, UPDATE)
-        uploads: dict[str, Tensors] = {}
-        for term, sent in updates.uploads.items():
-            for name, value in sent.items():
-                total = noised(_sum(value, kept_R) * self.beside, f"{term}.{name}") / self.beside
+        sent, beside_R = {UPDATE: (updates.update_RP, own_R)}, torch.full_like(own_R, self.beside)
+        for term, own in updates.uploads.items():
+            for name, value in own.items():
+                if not value.is_floating_point():
+                    raise UserError(
+                        f"the term {term!r} uploads whole numbers ({name!r}), which cannot be clipped and noised: "
+                        "leave the term out, or algorithm.privacy"
+                    )
+                sent[f"{term}.{name}"] = value, beside_R
+        sums, after, extra = self.noised_sums(sent, updates.client_R, updates.t, state, key, updates.squared_R)
+        replies, uploads = len(updates.client_R), dict[str, Tensors]()
+        for term, own in updates.uploads.items():
+            for name in own:
+                total = sums[f"{term}.{name}"] / self.beside
                 total = total.clamp(min=0) if (term, name) in not_negative else total
                 uploads.setdefault(term, {})[name] = _rows(total, replies)
-        seen = replace(updates, update_RP=_rows(sum_P, replies), uploads=uploads, loss_R=None, states={}, hints={})
+        rows_RP = _rows(sums[UPDATE], replies)
+        seen = replace(updates, update_RP=rows_RP, uploads=uploads, loss_R=None, states={}, hints={})
+        return Released(seen, sums[UPDATE], after, extra)
+
+    def noised_sums(
+        self, sent: Sent, client_R: Tensor, t: int, state: State, key: int, squared_R: Tensor | None = None
+    ) -> tuple[Tensors, State, Extra]:
+        """The sums over clients of what they sent in round t, clipped and noised; the next state of the part, and
+        columns for the round's record. Where clients have clipped and noised it themselves, it is only summed.
+
+        squared_R  squared lengths of the updates, where training has measured them
+        """
+        clip, std = state["clip"], self._multiplier(state) * state["clip"]
+        factorisation, streams, sums = _factorisation(state), dict(state["streams"]), Tensors()
+        length_R = self._lengths(sent, squared_R)
+        kept_R = clip / length_R.clamp(min=clip)  # min(1, C / length), a factor of the sum: no matrix is clipped
+        if self.noise_at == "client":
+            kept_R, std = torch.ones_like(kept_R), 0.0
+        for name, (value, own_R) in sent.items():
+            sums[name] = ((kept_R * own_R).to(value) @ value.flatten(1)).view(value.shape[1:])
+            if std:
+                noise, streams[name] = next_noise(factorisation, streams.get(name, {}), sums[name], (key, t, name))
+                sums[name] = torch.add(sums[name], noise, alpha=std)
         enforced = self.epsilon_after(state, t + 1)
-        after = state | {"ledger": self._participated(state, updates.client_R, t), "streams": streams}
+        after = state | {"ledger": self._participated(state, client_R, t), "streams": streams}
         extra: Extra = {
             "epsilon": enforced,
             "epsilon_realised": min(
@@ -196,7 +236,12 @@ class Private:
         }
         if self.quantile is not None:
             after["clip"], extra["clip"] = self._adapted(length_R, clip, key, t), clip
-        return Released(seen, sum_P, after, extra)
+        return sums, after, extra
+
+    def noised_message(self, value: Tensor, multiplier: float, key: int, t: int, client: int) -> Tensor:
+        """What a client sends in round t where it adds the noise itself: clipped, and noised with a key of its own."""
+        short = value * (self.clip / max(float(torch.linalg.vector_norm(value)), self.clip))
+        return short + multiplier * self.clip * draw_noise(key, t, f"client {client}", value)
 
     def _multiplier(self, state: State) -> float:
         """Noise multiplier of the sum: with an adaptive C, z_Δ = (z⁻² - (2 σ_b)⁻²)^(-1/2), the rest is for its bit.
@@ -210,22 +255,15 @@ class Private:
             return multiplier
         return (multiplier**-2 - (2 * self._clip_noise) ** -2) ** -0.5
 
-    def _lengths(self, updates: Updates, own_R: Tensor) -> Tensor:
-        """Length of each client's whole vector: its update with its factors, and λ times what its terms upload."""
-        squared_R = updates.squared_R
-        if squared_R is None:
-            squared_R = torch.linalg.vector_norm(updates.update_RP, dim=1).double().square()
-        squared_R = squared_R * own_R.square()
-        for term, sent in updates.uploads.items():
-            for name, value in sent.items():
-                if not value.is_floating_point():
-                    raise UserError(
-                        f"the term {term!r} uploads whole numbers ({name!r}), which cannot be clipped and noised: "
-                        "leave the term out, or algorithm.privacy"
-                    )
-                beside_R = torch.linalg.vector_norm(value.flatten(1), dim=1).double() * self.beside
-                squared_R = squared_R + beside_R.square()
-        return squared_R.sqrt()
+    def _lengths(self, sent: Sent, squared_R: Tensor | None) -> Tensor:
+        """Length of each client's whole vector: all that it sent, with its factors."""
+        total_R = torch.zeros(())
+        for name, (value, own_R) in sent.items():
+            known_R = squared_R if name == UPDATE else None
+            if known_R is None:
+                known_R = torch.linalg.vector_norm(value.flatten(1), dim=1).double().square()
+            total_R = known_R * own_R.square() + total_R
+        return total_R.sqrt()
 
     def _adapted(self, length_R: Tensor, clip: float, key: int, t: int) -> float:
         """The next C, from the noised number of contributions that are not longer than C (Andrew et al., 2021)."""
@@ -262,11 +300,6 @@ class Released:
 def _factorisation(state: State) -> Factorisation:
     kept = state["factorisation"]
     return Factorisation(kept["noise"], *(tuple(kept[name]) for name in ("coefs", "decay", "scale")))
-
-
-def _sum(value: Tensor, kept_R: Tensor) -> Tensor:
-    """Σ kept_r value_r, in the shape of one value."""
-    return (kept_R.to(value) @ value.flatten(1)).view(value.shape[1:])
 
 
 def _rows(sum_P: Tensor, replies: int) -> Tensor:

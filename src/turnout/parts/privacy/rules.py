@@ -25,57 +25,51 @@ from turnout.parts.weighting import CompleteOnly, FedNova, Shares
 def check_private(algorithm: Any) -> None:
     """Refuse parts that reveal more of a client than its clipped and noised contribution."""
     private, membership, aggregation = algorithm.privacy, algorithm.membership, algorithm.aggregation
-    substitution, selection, name = algorithm.substitution, algorithm.selection, type(algorithm.substitution).__name__
+    substitution, name = algorithm.substitution, type(algorithm.substitution).__name__
     if substitution.adds_rows:
-        _refuse(f"substitution = {name}", "uses a client's old data in rounds it took no part in", "use Spread")
+        refuse(f"substitution = {name}", "uses a client's old data in rounds it took no part in", "use Spread")
     if not _inherits(substitution, Substitution, "observe", "hints"):
-        _refuse(
+        refuse(
             f"substitution = {name}",
             "chooses who stands in by similarities of private updates",
             "use Spread, or a substitution of your own that lends by a public table",
         )
     if not isinstance(aggregation, WeightedSum) and getattr(aggregation, "limit", None) is None:
-        _refuse(
+        refuse(
             f"aggregation = {type(aggregation).__name__}",
             "lets one client change how much all others count",
             "use WeightedSum; privacy.clip already bounds what a client can do",
         )
     if not isinstance(aggregation, WeightedSum | NormClip):
-        _refuse(
+        refuse(
             f"aggregation = {type(aggregation).__name__}",
             "clips around a centre that is made of private updates",
             "use WeightedSum, which privacy.clip makes robust too",
         )
     if algorithm.mixing.personal:
-        _refuse(
+        refuse(
             f"mixing = {type(algorithm.mixing).__name__}", "sends each client a mix of others' models",
             "use terms.APFL or personal layers, which stay at home",
         )  # fmt: skip
     if membership.leave == "decide" or membership.gate is not None:
         which, how = ("leave = 'decide'", "'include' or 'exclude'") if membership.gate is None else ("gate", "no gate")
-        _refuse(f"membership.{which}", "depends on losses or gradients that are not noised", f"use {how}")
-    if isinstance(selection, MinSeparation) and private.rounds is None:
+        refuse(f"membership.{which}", "depends on losses or gradients that are not noised", f"use {how}")
+    if private.noise_at == "client":
         raise UserError(
-            "algorithm.selection = MinSeparation beside algorithm.privacy would be a second place for the same "
-            "promise: set privacy.min_separation and privacy.most, and give the selection that it is of"
+            "algorithm.privacy.noise_at = 'client' is for scores: the server adds the noise to a sum of updates; leave "
+            "it out"
         )
-    if not isinstance(selection, MinSeparation) and not _inherits(selection, Selection, "observe"):
-        _refuse(
-            f"selection = {type(selection).__name__}", "asks clients by what they replied (losses, similarities)",
-            "use Everyone, Fraction or Count",
-        )  # fmt: skip
+    check_selection(algorithm)
     if algorithm.share_personal:
-        _refuse("share_personal", "releases personal layers", "leave it out, so that they stay at home")
+        refuse("share_personal", "releases personal layers", "leave it out, so that they stay at home")
     if algorithm.local.optimizer.moments == "federated":
-        _refuse("local.optimizer.moments = 'federated'", "releases moments of the optimizer", "use 'local'")
+        refuse("local.optimizer.moments = 'federated'", "releases moments of the optimizer", "use 'local'")
     _check_terms(algorithm)
     if isinstance(algorithm.weighting, FedNova):
         if algorithm.local.steps is None:
-            _refuse(
-                "weighting = FedNova", f"uses the clients' numbers of steps, {_STEPS}", "set local.steps, or ByWork"
-            )
+            refuse("weighting = FedNova", f"uses the clients' numbers of steps, {_STEPS}", "set local.steps, or ByWork")
         if private.noise != "gaussian":
-            _refuse(
+            refuse(
                 "weighting = FedNova", f"multiplies noise {private.noise!r} by another factor in every round",
                 "use ByWork, or noise = 'gaussian'",
             )  # fmt: skip
@@ -88,19 +82,35 @@ def _check_terms(algorithm: Any) -> None:
     for term in algorithm.terms:
         what = f"terms: {term.name!r}"
         if remembers(term):
-            _refuse(what, "keeps uploads of clients that left", "leave memory out")
+            refuse(what, "keeps uploads of clients that left", "leave memory out")
         if isinstance(term, TermTraits) and not term.comparable:
-            _refuse(what, "uploads positions, which cannot be noised", "let it upload all entries (no fisher_keep)")
+            refuse(what, "uploads positions, which cannot be noised", "let it upload all entries (no fisher_keep)")
         if isinstance(term, Notifies) and algorithm.local.steps is None:
-            _refuse(what, f"sends a mean by the clients' numbers of steps, {_STEPS}", "set local.steps")
+            refuse(what, f"sends a mean by the clients' numbers of steps, {_STEPS}", "set local.steps")
         if _leaves_message(term) and algorithm.membership.drop is not None:
-            _refuse(
+            refuse(
                 "membership.drop", f"makes clients send the state of the term {term.name!r} when they are dropped",
                 "leave drop out, or that term",
             )  # fmt: skip
 
 
-def _refuse(what: str, why: str, instead: str) -> None:
+def check_selection(algorithm: Any) -> None:
+    """Refuse a selection that asks by private data, or that promises what `Private` promises already."""
+    selection = algorithm.selection
+    if isinstance(selection, MinSeparation) and algorithm.privacy.rounds is None:
+        raise UserError(
+            "algorithm.selection = MinSeparation beside algorithm.privacy would be a second place for the same "
+            "promise: set privacy.min_separation and privacy.most, and give the selection that it is of"
+        )
+    if not isinstance(selection, MinSeparation) and not _inherits(selection, Selection, "observe"):
+        refuse(
+            f"selection = {type(selection).__name__}", "asks clients by what they replied (losses, similarities)",
+            "use Everyone, Fraction or Count",
+        )  # fmt: skip
+
+
+def refuse(what: str, why: str, instead: str) -> None:
+    """Refuse a setting of a private algorithm."""
     raise UserError(f"algorithm.{what} does not go with algorithm.privacy: it {why}; {instead}")
 
 
@@ -126,14 +136,24 @@ def check_private_experiment(experiment: Any, shared_states: Any) -> None:
         )
 
 
+def promised(algorithm: Any, rounds: int) -> dict[str, Any]:
+    """The settings of a private algorithm of any track, by path, that keep its promise of participation."""
+    private: Private = algorithm.privacy.tied(rounds)
+    selection = MinSeparation(private.min_separation, private.most, algorithm.selection)
+    return {"algorithm.privacy": private, "algorithm.selection": selection}
+
+
+def about_stopping(stop: Any) -> list[str]:
+    """What the ε of a private run does not cover of its stop rules."""
+    if stop.target is None and stop.patience is None:
+        return []
+    return ["algorithm.privacy: stop.target and stop.patience end the run by metrics of private data, which ε does not "
+            "cover"]  # fmt: skip
+
+
 def made_private(algorithm: Any, rounds: int) -> tuple[dict[str, Any], list[str]]:
     """The settings that a private algorithm changes, by path, and a sentence for each that a user could notice."""
-    private: Private = algorithm.privacy.tied(rounds)
-    changes: dict[str, Any] = {
-        "algorithm.privacy": private,
-        "algorithm.selection": MinSeparation(private.min_separation, private.most, algorithm.selection),
-    }
-    said: list[str] = []
+    private, changes, said = algorithm.privacy, promised(algorithm, rounds), list[str]()
     if algorithm.shares.by != "uniform":
         changes["algorithm.shares"] = Shares("uniform")
         said.append("shares are uniform instead of by samples, whose numbers would be a release of their own")

@@ -12,7 +12,7 @@ from turnout.data import Federation, Pooled
 from turnout.experiment import Algorithm, Experiment
 from turnout.layout import Layout
 from turnout.parts.local import turn_out
-from turnout.parts.privacy.rules import made_private
+from turnout.parts.privacy.rules import about_stopping, made_private
 from turnout.parts.products import factor_pairs
 from turnout.world.participation import finished
 
@@ -44,7 +44,7 @@ def preflight(experiment: Experiment, algorithm: Algorithm, federation: Federati
 
 def about_privacy(experiment: Experiment, layout: Layout, clients: int) -> list[str]:
     """What a private run changes in its settings, and what of it its ε does not cover."""
-    algorithm, stop, said = experiment.algorithm, experiment.stop, list[str]()
+    algorithm, said = experiment.algorithm, list[str]()
     if not isinstance(algorithm, Algorithm) or algorithm.privacy is None:
         return said
     said += made_private(algorithm, experiment.rounds)[1]
@@ -58,12 +58,7 @@ def about_privacy(experiment: Experiment, layout: Layout, clients: int) -> list[
         said.append(
             "algorithm.privacy: both factors of an adapter are trained, so that noise is multiplied by noise: freeze A"
         )
-    if stop.target is not None or stop.patience is not None:
-        said.append(
-            "algorithm.privacy: stop.target and stop.patience end the run by metrics of private data, which ε does not "
-            "cover"
-        )
-    return said
+    return said + about_stopping(experiment.stop)
 
 
 def about_products() -> list[str]:

@@ -18,16 +18,19 @@ from turnout.data.federation import Federation
 from turnout.exchange import ClientKeeper
 from turnout.experiment import Experiment
 from turnout.layout import Layout
+from turnout.parts.privacy.private import Private
 from turnout.rng import draw
 from turnout.round_record import Evaluation, RoundRecord
 from turnout.running.tracks.building import log_matches
 from turnout.running.tracks.first_values import FirstValues
+from turnout.runtimes.inprocess import SimulatedWorld
 from turnout.runtimes.remote import ClientTasks
 from turnout.types import State, Tensors
 from turnout.world.enrolment import Enrolment
 from turnout.world.members import Members
 
 ON_ITS_DEVICE = "a client's own model is on its device: only a simulation can return it"
+Store = Callable[[Any], None]
 DATABASE = 2 << 20  # bytes of the cache of the database that has the records
 ROW = 900  # bytes of a client's record of a round while it is written: about fifteen numbers as objects
 
@@ -42,6 +45,7 @@ class Track(ABC):
     first        the model before the first round
     device       the device that computes
     warnings     sentences about settings that run but are probably not intended
+    noise_key    the secret that noise is drawn from; None: a simulation draws it from the seed
     """
 
     experiment: Experiment
@@ -51,6 +55,7 @@ class Track(ABC):
     first: FirstValues
     device: torch.device
     warnings: tuple[str, ...]
+    noise_key: int | None
 
     @property
     def clients(self) -> int:
@@ -82,21 +87,37 @@ class Track(ABC):
         """The state before the first round."""
 
     @abstractmethod
-    def round(self, state: Any, t: int) -> tuple[Any, RoundRecord]:
-        """One round: the next state, and its record."""
+    def round(self, state: Any, t: int, store: Store | None = None) -> tuple[Any, RoundRecord]:
+        """One round: the next state, and its record.
+
+        A track whose clients receive the result of a round within it calls `store` first with the state from which the
+        round can end in the same way; None: nothing needs to be stored."""
+
+    # -- privacy
+
+    @property
+    def privacy(self) -> Private | None:
+        """The privacy of the algorithm."""
+        found: Private | None = getattr(self.experiment.algorithm, "privacy", None)
+        return found
 
     @property
     def stores_releases(self) -> bool:
         """Whether each round is stored before any client receives its result."""
-        return False
+        return self.noise_key is not None
 
     def with_noise_key(self, key: Callable[[], int]) -> Self:
-        """The same with the secret key that its noise is drawn from, if it needs one."""
-        return self
+        """The same with the secret key that its noise is drawn from, if it needs one: where that is asked for, and with
+        real clients, unless they add the noise themselves."""
+        private, simulated = self.privacy, isinstance(self.runtime, SimulatedWorld)
+        if private is None or not (private.secret if simulated else private.noise_at == "server"):
+            return self
+        keyed: Self = replace(self, noise_key=key())  # type: ignore[type-var]  # tracks are dataclasses
+        return keyed
 
     def reason_to_stop(self, state: Any, t: int) -> str | None:
         """Why round t must not run, in words; None: it may."""
-        return None
+        return None if self.privacy is None else self.privacy.reason_to_stop(state.privacy, t)
 
     @abstractmethod
     def evaluate(self, state: Any, t: int) -> Evaluation:

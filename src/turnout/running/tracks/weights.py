@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
 
 import torch
 from torch import nn
@@ -22,7 +21,7 @@ from turnout.round import run_round
 from turnout.round_record import Evaluation, RoundRecord, record_of
 from turnout.running.tracks.first_values import FirstValues
 from turnout.running.tracks.hindsight import hindsight
-from turnout.running.tracks.track import ON_ITS_DEVICE, Track, filled, record_bytes, sample_of
+from turnout.running.tracks.track import ON_ITS_DEVICE, Store, Track, filled, record_bytes, sample_of
 from turnout.runtimes.setup import Model
 from turnout.server.state import Context, Server
 from turnout.tasks import Predictor
@@ -46,7 +45,7 @@ class Weights(Track):
     first: FirstValues
     central_change: Callable[[Members, Members], str | None] | None = None  # None: the server has no test data
     warnings: tuple[str, ...] = ()
-    noise_key: int | None = None  # None: a private run draws its noise from the seed
+    noise_key: int | None = None
 
     def headline(self) -> str:
         return f"{self.clients:,} clients, {self.model.layout.shared:,} shared parameters"
@@ -54,7 +53,7 @@ class Weights(Track):
     def begin(self) -> Server:
         return self.server
 
-    def round(self, state: Server, t: int) -> tuple[Server, RoundRecord]:
+    def round(self, state: Server, t: int, store: Store | None = None) -> tuple[Server, RoundRecord]:
         until = self.experiment.stop.simulated_seconds
         ctx = Context(self.algorithm, self.runtime, self.experiment.seed, until, self.noise_key)
         happened = run_round(state, t, ctx)
@@ -74,19 +73,6 @@ class Weights(Track):
         note: Extra = {"objective": f"{len(before):,} -> {len(after):,} {other}clients"}
         words = self.central_change and self.central_change(before, after)
         return note | ({"test_set": words} if words else {})
-
-    @property
-    def stores_releases(self) -> bool:
-        return self.noise_key is not None
-
-    def with_noise_key(self, key: Callable[[], int]) -> Self:
-        private = self.algorithm.privacy
-        if private is None or not (private.secret or self.runtime.simulation is None):
-            return self
-        return replace(self, noise_key=key())
-
-    def reason_to_stop(self, state: Server, t: int) -> str | None:
-        return None if self.algorithm.privacy is None else self.algorithm.privacy.reason_to_stop(state.privacy, t)
 
     def pack(self, state: Server) -> State:
         return state.to_state()

@@ -89,8 +89,8 @@ def privacy_section(runs: Runs) -> list[Markup]:
     ]
     note = (
         "The first holds for the participation that the server enforces; the second only if who turns up does not "
-        "depend on the models that were released. Both cover models and downloads, not this report: losses, sample "
-        "counts and metrics of clients are shown as they were."
+        "depend on the models that were released. Both cover models, global scores and downloads, not this report: "
+        "losses, sample counts and metrics of clients are shown as they were."
     )
     return charts_section("Privacy", shown, note) if shown else []
 
