@@ -236,4 +236,4 @@ def figures(scale: str) -> dict[str, list[Chart]]:
     return {"fedbuff.svg": [Chart(f"{method}: accuracy by step of the server", {method: method}) for method in METHODS]}
 
 
-STUDY = Study("fedbuff", __doc__, "global_accuracy", plan, rows, claims, figures, look=look, then=judged)
+STUDY = Study("fedbuff", __doc__, "global_accuracy", plan, rows, claims, figures, look=look, then=judged, looks=(5,))

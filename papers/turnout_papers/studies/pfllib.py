@@ -113,4 +113,6 @@ def figures(scale: str) -> dict[str, list[Chart]]:
     return {"pfllib.svg": charts}
 
 
-STUDY = Study("pfllib", __doc__, "global_accuracy", plan, rows, claims, figures, more=("personal_accuracy",))
+STUDY = Study(
+    "pfllib", __doc__, "global_accuracy", plan, rows, claims, figures, more=("personal_accuracy",), looks=(3,)
+)

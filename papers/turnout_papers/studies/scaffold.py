@@ -77,7 +77,13 @@ class Similar:
         drawn_S, rest_S = mixed_S.split([cut := round(self.share * len(mixed_S)), len(mixed_S) - cut])
         rest_S = rest_S[label_S[rest_S].argsort(stable=True)]
         halves = zip(drawn_S.tensor_split(clients), rest_S.tensor_split(clients), strict=True)
-        return [torch.cat(both) for both in halves]
+        rows_C = [torch.cat(both) for both in halves]
+        if want_C is None:
+            return rows_C
+        order_C = [
+            torch.randperm(len(rows), generator=rng(seed, "partition", "trim", c)) for c, rows in enumerate(rows_C)
+        ]
+        return [rows[order[:want]] for rows, order, want in zip(rows_C, order_C, want_C.tolist(), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -105,8 +111,8 @@ def cells(scale: str) -> list[Cell]:
     known = [Cell(*key) for key in SCAFFOLD_ROUNDS]
     if scale == "paper":
         return known
-    few = (1, 10) if scale == "small" else (1,)
-    return [c for c in known if c.epochs in few and c.similar in (0, 100)]
+    epochs, similar = ((1, 10), (0, 100)) if scale == "small" else ((1,), (0,))
+    return [c for c in known if c.epochs in epochs and c.similar in similar]
 
 
 def experiment(cell: Cell, rate: float, scale: str, most: int | None = None) -> Experiment:
@@ -184,12 +190,11 @@ def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
 
 def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     """What the text says of the table, cell by cell."""
-    known = {(c.method, c.epochs, c.similar): c for c in cells(scale)}
     epochs = sorted({c.epochs for c in cells(scale)})
     similar = sorted({c.similar for c in cells(scale)})
 
     def fewer(words: str, ours: tuple[str, int, int], theirs: tuple[str, int, int]) -> Claim:
-        found = [rounds_by_seed(scale, curves, known[key]) for key in (ours, theirs)]
+        found = [rounds_by_seed(scale, curves, Cell(*key)) for key in (ours, theirs)]
         return sooner(words, found[0], found[1], ROUNDS[scale])
 
     for s in similar:
@@ -217,4 +222,4 @@ def figures(scale: str) -> dict[str, list[Chart]]:
     return {"table3.svg": [Chart(f"{title}: accuracy", lines) for title, lines in groups.items()]}
 
 
-STUDY = Study("scaffold", __doc__, "global_accuracy", plan, rows, claims, figures, then=judged)
+STUDY = Study("scaffold", __doc__, "global_accuracy", plan, rows, claims, figures, then=judged, looks=(5,))
