@@ -12,6 +12,8 @@ from turnout.data import EMNIST
 from turnout.parts.closing import Buffered
 from turnout.parts.substitution.base import Spread
 from turnout.parts.weighting import ByWork, CompleteOnly, FedAvg
+from turnout.running.config.dotted import Code
+from turnout.running.config.read import load
 from turnout.testing import check_devices, check_participation, check_partition
 from turnout_papers.studies import fedbuff, fedprox, pfllib, scaffold
 from turnout_papers.studies.running import run_study, studies
@@ -36,6 +38,8 @@ def test_it_runs_at_smoke_scale(name: str, tmp_path: Path) -> None:
     assert any(claim.ran for claim in found.claims)
     assert not found.failed
     assert list((tmp_path / "out").glob("*.svg"))
+    stored = next((tmp_path / "out").rglob("experiment.toml"))  # a run's own file can be read again
+    assert load(stored, Code(frozenset({"turnout_papers"}))).rounds >= 1
 
 
 # -- FedProx

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +27,7 @@ from turnout.parts.optimizers import SGD
 from turnout.parts.selection import Count
 from turnout.parts.server import ServerSGD
 from turnout.running.charts.units import Unit
-from turnout.world.devices.device_draw import DeviceDraw, normal
+from turnout.world.devices.device_draw import DeviceDraw, Devices, normal
 from turnout_papers.recipes import ONE_CORE
 from turnout_papers.studies.claims import Claim, sooner
 from turnout_papers.studies.drawing import Series, line_chart, sheet
@@ -78,7 +77,7 @@ SIZES = {
 
 
 @dataclass(frozen=True)
-class HalfNormal:
+class HalfNormal(Devices):
     """Devices whose whole work takes |z| seconds, z standard normal, drawn anew every time; links take no time.
 
     samples   of a client's whole work
@@ -89,7 +88,10 @@ class HalfNormal:
     """
 
     samples: int = 60
-    tiers: ClassVar[tuple[str, ...]] = ("device",)
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        return ("device",)
 
     def draw(self, client_C: Tensor, t: int, seed: int) -> DeviceDraw:
         seconds_C = normal(seed, "half-normal", t, ids=client_C).abs().clamp(min=1e-3)

@@ -28,6 +28,7 @@ from turnout.parts.substitution.base import Spread
 from turnout.parts.terms.baselines import Proximal
 from turnout.parts.weighting import ByWork, CompleteOnly, FedAvg
 from turnout.rng import uniform
+from turnout.world.participation import Participation
 from turnout_papers.recipes import ONE_CORE
 from turnout_papers.studies.claims import Claim, mean_over, within
 from turnout_papers.studies.study import Chart, Curve, Curves, Part, ResultRow, Study, StudyPlan, last_fifth, unrest
@@ -43,7 +44,7 @@ SEEDS = {"smoke": 2, "small": 5, "paper": 10}
 
 
 @dataclass(frozen=True)
-class Stragglers:
+class Stragglers(Participation):
     """Of the clients asked, all but round(n (1 - share)) finish a whole number of epochs between 1 and E - 1.
 
     share   of the cohort that are stragglers; which ones is drawn anew every round

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import turnout.models as models
 from turnout.data import EMNIST, Digits
+from turnout.data.partition import Partition
 from turnout.errors import check_settings
 from turnout.experiment import Algorithm, DataSpec, Experiment, Stop, World
 from turnout.parts.local import Local
@@ -55,7 +56,7 @@ SAMPLES = {"smoke": 70, "small": 70, "paper": 1000}  # of a client
 
 
 @dataclass(frozen=True)
-class Similar:
+class Similar(Partition):
     """A share of every client's samples at random, the others from the list sorted by label (Hsu et al., 2019).
 
     share   of a client's samples that are drawn at random
