@@ -183,7 +183,8 @@ def rounds_by_seed(scale: str, curves: Curves, cell: Cell) -> dict[int, int | No
 def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for cell in cells(scale):
         found = rounds_by_seed(scale, curves, cell)
-        yield row(cell.name, "rounds", censored(found, ROUNDS[scale]), cell.published)
+        published = cell.published if scale == "paper" else None
+        yield row(cell.name, "rounds", censored(found, ROUNDS[scale]), published)
         yield row(cell.name, "share of seeds that get there", {s: float(r is not None) for s, r in found.items()})
         if (rate := chosen(scale, cell, curves)) is not None:
             yield ResultRow(cell.name, "chosen rate", f"{rate:g}", None, 0, None)
