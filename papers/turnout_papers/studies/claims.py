@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from turnout.errors import UserError
 from turnout.statistics import LEVEL, BySeed, Interval, interval, sign_test, t_below
@@ -126,7 +126,7 @@ class Claim:
     refuted       whether they support the opposite
     seeds_needed  how many seeds would decide an undecided claim, if mean and spread stay as they are
     neither       what it is called where it neither holds nor is refuted: undecided, level or untested
-    chance        what a test says of it; None where none was made
+    chance        what a test says of it; None where none was made, or where it was read from a file
     """
 
     claim: str
@@ -135,7 +135,7 @@ class Claim:
     refuted: bool = False
     seeds_needed: int | None = None
     neither: str = UNDECIDED
-    chance: Chance | None = None
+    chance: Chance | None = field(default=None, compare=False)
 
     @property
     def ran(self) -> bool:
