@@ -147,8 +147,8 @@ def main() -> None:
                 f"{name}/data.npz",
                 str(seed),
             ]
-            told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            rows["FLSim"].append(json.loads(told.splitlines()[-1]))
+            output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            rows["FLSim"].append(json.loads(output.splitlines()[-1]))
         print(f"seed {seed}", {side: reached(found[-1]) for side, found in rows.items()}, file=sys.stderr, flush=True)
     print("| side | client updates to 80 % | there | accuracy over the last quarter, % |\n|---|---|---|---|")
     for side, found in rows.items():
