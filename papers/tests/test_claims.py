@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from turnout_papers.studies.adam import BytesSpent, cheaper
 from turnout_papers.studies.claims import (
     Claim,
     above,
+    at_look,
     better,
     either,
+    level_at,
     same,
     seeds_to_decide,
     seeds_to_sign,
@@ -27,7 +30,7 @@ from turnout_papers.studies.claims import (
 )
 from turnout_papers.studies.departures import spearman
 from turnout_papers.studies.running import Findings
-from turnout_papers.studies.study import Curve, Curves, last_fifth, unrest
+from turnout_papers.studies.study import Curve, Curves, Study, last_fifth, unrest
 from turnout_papers.studies.tables import cell, markdown, tally
 
 seeds = st.lists(st.floats(-100, 100).map(lambda v: round(v, 3)), min_size=2, max_size=12)
@@ -172,6 +175,67 @@ def test_looks_at_2_3_and_5_seeds_err_more_often_than_one() -> None:
             assert (bound > 0).mean() == pytest.approx(0.05, abs=0.005)
         holds |= bound > 0
     assert holds.mean() == pytest.approx(1 / 9, abs=0.01)
+
+
+# -- looks that are fixed beforehand
+
+
+@given(seeds)
+def test_chances_are_the_t_test_s(values: list[float]) -> None:
+    assume(max(values) - min(values) > 1e-2)
+    chance = above("up", dict(enumerate(values))).chance
+    greater, less = (stats.ttest_1samp(values, 0.0, alternative=side).pvalue for side in ("greater", "less"))
+    assert (chance.p, chance.opposite) == pytest.approx((greater, less), abs=1e-9)
+    near = within("near", dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0), margin=2.0).chance
+    shifted = [stats.ttest_1samp(values, m, alternative=a).pvalue for m, a in ((-2, "greater"), (2, "less"))]
+    beyond = [stats.ttest_1samp(values, m, alternative=a).pvalue for m, a in ((2, "greater"), (-2, "less"))]
+    assert (near.p, near.opposite) == pytest.approx((max(shifted), min(beyond)), abs=1e-9)
+
+
+@pytest.mark.parametrize("looks", [(5,), (3, 5, 10), (5, 10)])
+def test_fixed_looks_err_in_5_percent_at_most(looks: tuple[int, ...]) -> None:
+    """Claims without any truth, decided at the first look that decides them: by t tests and by sign tests."""
+    assert sum(level_at(looks, n) for n in looks) == pytest.approx(1 - LEVEL)
+    value = np.random.default_rng(1).normal(size=(40_000, looks[-1]))
+    holds, signs = np.zeros((2, len(value)), bool)
+    for n in looks:
+        part = value[:, :n]
+        holds |= stats.ttest_1samp(part, 0.0, axis=1, alternative="greater").pvalue <= level_at(looks, n)
+        fewest = next((w for w in range(n // 2, n + 1) if sign_test(w, n - w) <= level_at(looks, n)), n + 1)
+        signs |= (part > 0).sum(1) >= fewest
+    assert holds.mean() < 0.0515
+    assert signs.mean() < 0.0515
+    assert holds.mean() > 0.035  # of the 5 % little is given away
+
+    for row in value[:100]:
+        found = Study(
+            "s", "", "m", None, None, lambda scale, curves: [above("up", curves.each("A", first))], looks=looks
+        )
+        curves = Curves({"A": {s: Curve(np.array([0]), np.array([v])) for s, v in enumerate(row)}})
+        expected = [above("up", dict(enumerate(row[:n]))).chance.p <= level_at(looks, n) for n in looks]
+        (claim,) = found.decide("paper", curves)
+        assert claim.holds == any(expected)
+
+
+def first(curve: Curve) -> float:
+    return float(curve.value_T[0])
+
+
+def test_a_look_that_was_not_planned_decides_nothing() -> None:
+    sure = above("up", {0: 1.0, 1: 1.01, 2: 1.02})
+    assert sure.outcome == "holds"
+    found = at_look(sure, (5, 10))
+    assert (found.outcome, found.evidence.rpartition("; ")[2]) == ("undecided", "no look: it is planned at 5, 10 seeds")
+    level = better("same", {0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0})
+    assert at_look(level, (5,)) is level  # no test was made
+    five = sooner("sooner", dict.fromkeys(range(5), 1), dict.fromkeys(range(5), 2), last=9)
+    assert (at_look(five, (5,)).outcome, at_look(five, (5, 10)).outcome) == ("holds", "undecided")  # 1 / 32 > 2.5 %
+    one = either("one", [sure, above("down", {0: -1.0, 1: -1.1, 2: -1.3})])
+    assert (one.chance.p, one.chance.seeds) == (sure.chance.p, 3)
+    pages = [markdown(replace(FINDINGS, looks=looks)) for looks in ((), (5, 10))]
+    assert "one in nine" in pages[0]
+    assert "claims are decided at 5 and 10 seeds, as fixed before the first run: of 3 claims" in pages[1]
+    assert Findings.from_json(replace(FINDINGS, looks=(5, 10)).to_json()).looks == (5, 10)
 
 
 # -- how many seeds

@@ -347,7 +347,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_smoke_writes_exactly_the_fields(smoke: dict[str, Path], name: str) -> None:
     found = json.loads((smoke[name] / "study.json").read_text())
     fields = ["study", "scale", "rows", "claims", "seconds", "failed", "command", "machine", "stalled"]
-    fields += ["diverged", "notes", "checksum"]
+    fields += ["diverged", "notes", "looks", "checksum"]
     assert list(found) == fields
     assert (found["study"], found["scale"]) == (name, "smoke")
     assert all(

@@ -12,6 +12,7 @@ labels.py                                                            labels and 
 friends.py friend_discovery.py friend_cost.py                        FDMS
 adam.py personal.py gradients.py activations.py testbed.py           MTFL
 together.py                                                          all of them
+fedavg.py fedprox.py scaffold.py fedbuff.py pfllib.py                other people's tables
 deadline.py attacks.py privacy.py adapters.py                        our own questions
 
 May import everything but the command line.

@@ -9,6 +9,9 @@ and means have no seed either, and a claim about them was not run.
 
 A run that diverged has the worst number there is, ±∞. Where one is compared, the signed ranks of the differences
 decide (Wilcoxon's test, exact): a difference to a run that diverged is the largest, two that diverged are equal.
+
+Seeds that are added after a look at fewer have an error of their own. A study may fix its looks before the first run:
+then the 5 % are spent over them in proportion to the seeds (`at_look`), and all looks together err in 5 % at most.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from turnout.errors import UserError
-from turnout.statistics import LEVEL, BySeed, interval, sign_test, t_below
+from turnout.statistics import LEVEL, BySeed, Interval, interval, sign_test, t_below
 from turnout.statistics import difference as paired_difference
 
 HOLDS, REFUTED, UNDECIDED, NOT_RUN = "holds", "refuted", "undecided", "not run"
@@ -100,6 +103,20 @@ def signed_ranks(value: BySeed) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
+class Chance:
+    """How likely chance alone gives numbers that speak as much for a claim, or for its opposite.
+
+    p         for the claim
+    opposite  for its opposite
+    seeds     how many observations there are
+    """
+
+    p: float
+    opposite: float
+    seeds: int
+
+
+@dataclass(frozen=True)
 class Claim:
     """A sentence of a paper, and whether our runs support it.
 
@@ -109,6 +126,7 @@ class Claim:
     refuted       whether they support the opposite
     seeds_needed  how many seeds would decide an undecided claim, if mean and spread stay as they are
     neither       what it is called where it neither holds nor is refuted: undecided, level or untested
+    chance        what a test says of it; None where none was made, or where it was read from a file
     """
 
     claim: str
@@ -117,6 +135,7 @@ class Claim:
     refuted: bool = False
     seeds_needed: int | None = None
     neither: str = UNDECIDED
+    chance: Chance | None = field(default=None, compare=False)
 
     @property
     def ran(self) -> bool:
@@ -144,7 +163,16 @@ def above(claim: str, value: BySeed, margin: float = 0.0, unit: str = "") -> Cla
         return Claim(claim, False, f"{found.text(unit)}: the same in every seed", neither=EQUAL)
     wanted = "" if margin == 0 else f"; the lower end must be above {-margin:g}"
     outcome, gap = (found.low > -margin, found.high <= -margin), found.mean + margin
-    return _decided(claim, outcome, found.text(unit) + wanted, gap, seeds_to_decide(gap, found.deviation))
+    chance = Chance(_t_chance(gap, found), _t_chance(-gap, found), len(value))
+    return _decided(claim, outcome, found.text(unit) + wanted, gap, seeds_to_decide(gap, found.deviation), chance)
+
+
+def _t_chance(gap: float, found: Interval) -> float:
+    """P(a mean as far above the margin, by Student's t), if it were at the margin."""
+    if not found.deviation:
+        return 0.0 if gap > 0 else 1.0
+    n = len(found.seeds)
+    return 1 - t_below(gap * math.sqrt(n) / found.deviation, n - 1)
 
 
 def by_ranks(claim: str, value: BySeed) -> Claim:
@@ -160,17 +188,21 @@ def by_ranks(claim: str, value: BySeed) -> Claim:
     level = f"p = {p:.2g}" + (f", of the opposite {opposite:.2g}" if opposite <= 1 - LEVEL else "")
     finite = [v for v in value.values() if math.isfinite(v)]
     mean = f"; mean of the others {math.fsum(finite) / len(finite):+.3g}" if finite else ""
-    return Claim(claim, p <= 1 - LEVEL, f"{counts}; signed ranks {level}{mean}", opposite <= 1 - LEVEL)
+    evidence, chance = f"{counts}; signed ranks {level}{mean}", Chance(p, opposite, len(value))
+    return Claim(claim, p <= 1 - LEVEL, evidence, opposite <= 1 - LEVEL, chance=chance)
 
 
-def _decided(claim: str, outcome: tuple[bool, bool], evidence: str, gap: float, seeds: int | None) -> Claim:
+def _decided(
+    claim: str, outcome: tuple[bool, bool], evidence: str, gap: float, seeds: int | None, chance: Chance
+) -> Claim:
     """A claim that is decided; an undecided one says how many seeds would decide it, and (by `gap`) which way."""
     if any(outcome):
-        return Claim(claim, outcome[0], evidence, outcome[1])
+        return Claim(claim, outcome[0], evidence, outcome[1], chance=chance)
     number = f"{seeds:,} seeds" if seeds else "more seeds than can be run"
     way = "for" if gap > 0 else "against"
     words = f"{UNDECIDED}: if it goes on like this, {number} would decide it, {way} the claim"
-    return Claim(claim, False, f"{evidence}; {words if gap else f'{UNDECIDED}: as many for as against'}", False, seeds)
+    evidence += f"; {words if gap else f'{UNDECIDED}: as many for as against'}"
+    return Claim(claim, False, evidence, False, seeds, chance=chance)
 
 
 def better(claim: str, ours: BySeed, theirs: BySeed, unit: str = "", margin: float = 0.0) -> Claim:
@@ -186,7 +218,12 @@ def either(claim: str, options: Sequence[Claim]) -> Claim:
     holds, refuted = any(option.holds for option in options), all(option.refuted for option in options)
     needed = [o.seeds_needed for o in options if o.outcome == UNDECIDED and not holds]  # what decides all of them
     known = [n for n in needed if n is not None]
-    return Claim(claim, holds, evidence, refuted, max(known) if known and len(known) == len(needed) else None)
+    tests = [option.chance for option in options if option.chance is not None]
+    chance = (
+        Chance(min(t.p for t in tests), max(t.opposite for t in tests), min(t.seeds for t in tests)) if tests else None
+    )
+    most = max(known) if known and len(known) == len(needed) else None
+    return Claim(claim, holds, evidence, refuted, most, chance=chance)
 
 
 def within(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str = "") -> Claim:
@@ -200,7 +237,10 @@ def within(claim: str, ours: BySeed, theirs: BySeed, margin: float, unit: str = 
     evidence = f"{found.text(unit)}; both ends must be within ±{margin:g}"
     outcome = -margin <= found.low and found.high <= margin, found.low > margin or found.high < -margin
     gap = margin - abs(found.mean)
-    return _decided(claim, outcome, evidence, gap, seeds_to_decide(gap, found.deviation))
+    inside = max(_t_chance(margin + found.mean, found), _t_chance(margin - found.mean, found))
+    beyond = min(_t_chance(found.mean - margin, found), _t_chance(-found.mean - margin, found))
+    chance = Chance(inside, beyond, len(value))
+    return _decided(claim, outcome, evidence, gap, seeds_to_decide(gap, found.deviation), chance)
 
 
 def same(claim: str, values: Mapping[str, BySeed], tolerance: float, unit: str = "") -> Claim:
@@ -244,8 +284,43 @@ def by_signs(claim: str, wins: int, losses: int, seeds: int, counts: str, more: 
     p, opposite = sign_test(wins, losses), sign_test(losses, wins)
     outcome = p <= 1 - LEVEL, opposite <= 1 - LEVEL
     level = f"p = {p:.2g}" + (f", of the opposite {opposite:.2g}" if outcome[1] else "")
-    needed = seeds_to_sign(wins, losses, seeds)
-    return _decided(claim, outcome, f"{counts} (sign test {level}); {more}", wins - losses, needed)
+    needed, chance = seeds_to_sign(wins, losses, seeds), Chance(p, opposite, seeds)
+    return _decided(claim, outcome, f"{counts} (sign test {level}); {more}", wins - losses, needed, chance)
+
+
+def level_at(looks: Sequence[int], seeds: int) -> float:
+    """The error that a look at so many seeds may have: its part of 5 %, in proportion to the seeds it adds; 0: no look.
+
+    >>> level_at((5,), 5), level_at((5, 10), 5), level_at((4, 5, 10), 10), level_at((5, 10), 7)
+    (0.05, 0.025, 0.025, 0.0)
+    """
+    if seeds not in looks:
+        return 0.0
+    before = max((n for n in looks if n < seeds), default=0)
+    return round((1 - LEVEL) * (seeds - before) / max(looks), 12)
+
+
+def at_look(claim: Claim, looks: Sequence[int]) -> Claim:
+    """A claim as it is decided by a study that looks at fixed numbers of seeds only.
+
+    The levels of all looks add up to 5 %, and so do their errors at most, whatever the test (Bonferroni).
+
+    >>> found = above("up", {0: 1.0, 1: 1.2, 2: 0.6, 3: 1.4, 4: -0.3})  # p = 0.033
+    >>> [at_look(found, looks).outcome for looks in ((5,), (5, 10), (10,))]
+    ['holds', 'undecided', 'undecided']
+    """
+    if claim.chance is None:
+        return claim
+    level = level_at(looks, claim.chance.seeds)
+    planned = ", ".join(map(str, looks))
+    words = f"this look may err in {100 * level:g} %" if level else f"no look: it is planned at {planned} seeds"
+    evidence = claim.evidence if level == level_at((5,), 5) else f"{claim.evidence}; {words}"
+    return replace(claim, holds=claim.chance.p <= level, refuted=claim.chance.opposite <= level, evidence=evidence)
+
+
+def first_decided(looks: Sequence[Claim]) -> Claim:
+    """Of one claim at several looks the first that decides it; without one, the last."""
+    return next((claim for claim in looks if claim.holds or claim.refuted), looks[-1])
 
 
 def undecidable(value: BySeed) -> str | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,13 +26,14 @@ from turnout.parts.local import Local
 from turnout.parts.optimizers import SGD
 from turnout.parts.selection import Count
 from turnout.parts.server import ServerSGD
-from turnout.world.devices.device_draw import DeviceDraw, normal
+from turnout.running.charts.units import Unit
+from turnout.world.devices.device_draw import DeviceDraw, Devices, normal
 from turnout_papers.recipes import ONE_CORE
 from turnout_papers.studies.claims import Claim, sooner
+from turnout_papers.studies.drawing import Series, line_chart, sheet
 from turnout_papers.studies.published import FEDBUFF_SPEED_UPS
 from turnout_papers.studies.study import (
     TUNING_SEEDS,
-    Chart,
     Curve,
     Curves,
     Look,
@@ -48,6 +48,7 @@ from turnout_papers.studies.study import (
 AVG, OVER, BUFF, EACH = METHODS = ("FedAvg", "FedAvg over-selection", "FedBuff", "asynchronous")
 CLIENT = (0.03, 0.1, 0.3)
 SERVER = {AVG: (0.3, 1.0, 3.0), OVER: (0.3, 1.0, 3.0), BUFF: (0.1, 0.3, 1.0), EACH: (0.01, 0.03, 0.1)}
+AT = 40  # places at which pictures read the curves
 FAST = 1e12  # bytes a second: transfers take no time
 
 
@@ -76,7 +77,7 @@ SIZES = {
 
 
 @dataclass(frozen=True)
-class HalfNormal:
+class HalfNormal(Devices):
     """Devices whose whole work takes |z| seconds, z standard normal, drawn anew every time; links take no time.
 
     samples   of a client's whole work
@@ -87,7 +88,10 @@ class HalfNormal:
     """
 
     samples: int = 60
-    tiers: ClassVar[tuple[str, ...]] = ("device",)
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        return ("device",)
 
     def draw(self, client_C: Tensor, t: int, seed: int) -> DeviceDraw:
         seconds_C = normal(seed, "half-normal", t, ids=client_C).abs().clamp(min=1e-3)
@@ -232,8 +236,27 @@ def claims(scale: str, curves: Curves) -> Iterator[Claim]:
         yield sooner(words, took[BUFF], took[method], most)  # a second for each update is longer than any run takes
 
 
-def figures(scale: str) -> dict[str, list[Chart]]:
-    return {"fedbuff.svg": [Chart(f"{method}: accuracy by step of the server", {method: method}) for method in METHODS]}
+def pictures(scale: str, curves: Curves) -> dict[str, str]:
+    """Accuracy against client updates and against simulated time: means over seeds until the first gets there."""
+    drawn = []
+    axes: tuple[tuple[str, Unit], ...] = (("client updates", "count"), ("simulated seconds", "seconds"))
+    for title, unit in axes:
+        lines = []
+        for colour, method in enumerate(m for m in METHODS if curves.has(m)):
+            per_step, own = SIZES[scale].per_step(method), []
+            for seed, curve in curves.finite(method).items():
+                at_T = curve.round_T + 1
+                time_T = np.concatenate([[0.0], curves.looks[method][seed]["seconds"]])
+                own.append((at_T * per_step if unit == "count" else time_T[at_T], curve.value_T))
+            x = np.linspace(0.0, min(float(x_T[-1]) for x_T, _ in own), AT)
+            value = [value_T[np.searchsorted(x_T, x, side="right") - 1] for x_T, value_T in own]
+            mean, deviation = np.mean(value, 0), np.std(value, 0, ddof=1) if len(value) > 1 else np.zeros(AT)
+            lines.append(Series(method, x, mean, colour, (mean - deviation).clip(0), (mean + deviation).clip(max=1)))
+        if lines:
+            drawn.append(line_chart(lines, f"accuracy by {title}", title, "percent", unit))
+    return {"fedbuff.svg": sheet(drawn)} if drawn else {}
 
 
-STUDY = Study("fedbuff", __doc__, "global_accuracy", plan, rows, claims, figures, look=look, then=judged)
+STUDY = Study(
+    "fedbuff", __doc__, "global_accuracy", plan, rows, claims, look=look, then=judged, pictures=pictures, looks=(5,)
+)

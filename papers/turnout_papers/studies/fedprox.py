@@ -28,6 +28,7 @@ from turnout.parts.substitution.base import Spread
 from turnout.parts.terms.baselines import Proximal
 from turnout.parts.weighting import ByWork, CompleteOnly, FedAvg
 from turnout.rng import uniform
+from turnout.world.participation import Participation
 from turnout_papers.recipes import ONE_CORE
 from turnout_papers.studies.claims import Claim, mean_over, within
 from turnout_papers.studies.study import Chart, Curve, Curves, Part, ResultRow, Study, StudyPlan, last_fifth, unrest
@@ -43,7 +44,7 @@ SEEDS = {"smoke": 2, "small": 5, "paper": 10}
 
 
 @dataclass(frozen=True)
-class Stragglers:
+class Stragglers(Participation):
     """Of the clients asked, all but round(n (1 - share)) finish a whole number of epochs between 1 and E - 1.
 
     share   of the cohort that are stragglers; which ones is drawn anew every round
@@ -90,9 +91,11 @@ def experiment(task: str, slow: int, method: str, scale: str) -> Experiment:
 
 
 def cases(scale: str) -> list[tuple[str, int, str]]:
-    """Figures 2 and 6 (no stragglers, four tasks), 1 and 7 (SYNTHETIC(1,1)) and 5 (IID)."""
-    still = [(task, 0, method) for task in TASKS for method in (AVG, PROX)]
+    """Figures 2 and 6 (no stragglers, four tasks), 1 and 7 (SYNTHETIC(1,1)) and 5 (IID); the smallest scale has one."""
     late = [(FAR, slow, method) for slow in SLOW[1:] for method in METHODS]
+    if scale == "smoke":
+        return [(FAR, 0, AVG), (FAR, 0, PROX), *late]
+    still = [(task, 0, method) for task in TASKS for method in (AVG, PROX)]
     return still + late + [(IID, slow, method) for slow in SLOW[1:] for method in (AVG, PART)]
 
 
@@ -181,4 +184,4 @@ def figures(scale: str) -> dict[str, list[Chart]]:
     return {"stragglers.svg": late, "heterogeneity.svg": still}
 
 
-STUDY = Study("fedprox", __doc__, "global_accuracy", plan, rows, claims, figures, more=("global_loss",))
+STUDY = Study("fedprox", __doc__, "global_accuracy", plan, rows, claims, figures, more=("global_loss",), looks=(10,))

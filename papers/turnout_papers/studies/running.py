@@ -78,6 +78,7 @@ class Findings:
     stalled       runs that did not move in the end, and why
     diverged      runs that diverged, and where; they rank last where they are compared
     notes         what was shrunk, and what the paper leaves open, when it was run
+    looks         the numbers of seeds at which it is decided, fixed before the first run; none: they were not fixed
     """
 
     study: str
@@ -91,6 +92,7 @@ class Findings:
     stalled: Sequence[str] = ()
     diverged: Sequence[str] = ()
     notes: Sequence[str] = ()
+    looks: Sequence[int] = ()
 
     def to_json(self) -> str:
         fields = ("claim", "holds", "outcome", "evidence", "seeds_needed")
@@ -111,7 +113,7 @@ class Findings:
                 for c in found["claims"]
             ]  # fmt: skip
             later: dict[str, Any] = {name: found[name] for name in ("command", "machine") if name in found}
-            later |= {name: tuple(found.get(name, ())) for name in ("failed", "stalled", "diverged", "notes")}
+            later |= {name: tuple(found.get(name, ())) for name in ("failed", "stalled", "diverged", "notes", "looks")}
             return cls(found["study"], found["scale"], rows, claims, found["seconds"], **later)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{where} is not the study.json of a study ({error})") from error
@@ -196,6 +198,7 @@ def run_study(
         stalled,
         diverged,
         tuple(plan.notes),
+        study.looks_at(scale),
     )
     write_whole(out / "study.json", findings.to_json())
     return findings

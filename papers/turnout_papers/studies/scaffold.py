@@ -17,6 +17,7 @@ from torch import Tensor
 
 import turnout.models as models
 from turnout.data import EMNIST, Digits
+from turnout.data.partition import Partition
 from turnout.errors import check_settings
 from turnout.experiment import Algorithm, DataSpec, Experiment, Stop, World
 from turnout.parts.local import Local
@@ -55,7 +56,7 @@ SAMPLES = {"smoke": 70, "small": 70, "paper": 1000}  # of a client
 
 
 @dataclass(frozen=True)
-class Similar:
+class Similar(Partition):
     """A share of every client's samples at random, the others from the list sorted by label (Hsu et al., 2019).
 
     share   of a client's samples that are drawn at random
@@ -77,7 +78,13 @@ class Similar:
         drawn_S, rest_S = mixed_S.split([cut := round(self.share * len(mixed_S)), len(mixed_S) - cut])
         rest_S = rest_S[label_S[rest_S].argsort(stable=True)]
         halves = zip(drawn_S.tensor_split(clients), rest_S.tensor_split(clients), strict=True)
-        return [torch.cat(both) for both in halves]
+        rows_C = [torch.cat(both) for both in halves]
+        if want_C is None:
+            return rows_C
+        order_C = [
+            torch.randperm(len(rows), generator=rng(seed, "partition", "trim", c)) for c, rows in enumerate(rows_C)
+        ]
+        return [rows[order[:want]] for rows, order, want in zip(rows_C, order_C, want_C.tolist(), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -105,8 +112,8 @@ def cells(scale: str) -> list[Cell]:
     known = [Cell(*key) for key in SCAFFOLD_ROUNDS]
     if scale == "paper":
         return known
-    few = (1, 10) if scale == "small" else (1,)
-    return [c for c in known if c.epochs in few and c.similar in (0, 100)]
+    epochs, similar = ((1, 10), (0, 100)) if scale == "small" else ((1,), (0,))
+    return [c for c in known if c.epochs in epochs and c.similar in similar]
 
 
 def experiment(cell: Cell, rate: float, scale: str, most: int | None = None) -> Experiment:
@@ -176,7 +183,8 @@ def rounds_by_seed(scale: str, curves: Curves, cell: Cell) -> dict[int, int | No
 def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     for cell in cells(scale):
         found = rounds_by_seed(scale, curves, cell)
-        yield row(cell.name, "rounds", censored(found, ROUNDS[scale]), cell.published)
+        published = cell.published if scale == "paper" else None
+        yield row(cell.name, "rounds", censored(found, ROUNDS[scale]), published)
         yield row(cell.name, "share of seeds that get there", {s: float(r is not None) for s, r in found.items()})
         if (rate := chosen(scale, cell, curves)) is not None:
             yield ResultRow(cell.name, "chosen rate", f"{rate:g}", None, 0, None)
@@ -184,12 +192,11 @@ def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
 
 def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     """What the text says of the table, cell by cell."""
-    known = {(c.method, c.epochs, c.similar): c for c in cells(scale)}
     epochs = sorted({c.epochs for c in cells(scale)})
     similar = sorted({c.similar for c in cells(scale)})
 
     def fewer(words: str, ours: tuple[str, int, int], theirs: tuple[str, int, int]) -> Claim:
-        found = [rounds_by_seed(scale, curves, known[key]) for key in (ours, theirs)]
+        found = [rounds_by_seed(scale, curves, Cell(*key)) for key in (ours, theirs)]
         return sooner(words, found[0], found[1], ROUNDS[scale])
 
     for s in similar:
@@ -217,4 +224,4 @@ def figures(scale: str) -> dict[str, list[Chart]]:
     return {"table3.svg": [Chart(f"{title}: accuracy", lines) for title, lines in groups.items()]}
 
 
-STUDY = Study("scaffold", __doc__, "global_accuracy", plan, rows, claims, figures, then=judged)
+STUDY = Study("scaffold", __doc__, "global_accuracy", plan, rows, claims, figures, then=judged, looks=(5,))

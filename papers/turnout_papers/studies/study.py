@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,16 @@ from turnout import Experiment, Run
 from turnout.running.charts.units import Unit
 from turnout.running.runs import Outcome
 from turnout.settings import InProcess
-from turnout_papers.studies.claims import NOT_RUN, BySeed, Claim, best_elsewhere, better, difference
+from turnout_papers.studies.claims import (
+    NOT_RUN,
+    BySeed,
+    Claim,
+    at_look,
+    best_elsewhere,
+    better,
+    difference,
+    first_decided,
+)
 
 Look = Mapping[str, NDArray[np.float64]]  # what else a study reads from a finished run, by name
 Pair = tuple[str, str]  # of two variants, the first less the second
@@ -145,6 +154,16 @@ class Curves:
         """Another of the study's metrics, for the runs that measured it."""
         return self.more.get(metric) or Curves({})
 
+    def upto(self, seeds: int) -> Curves:
+        """What there was at a look at so many seeds; those that settings are chosen on stay."""
+
+        def some(by_variant: Mapping[str, Mapping[int, Any]]) -> dict[str, dict[int, Any]]:
+            kept = {n: {s: x for s, x in of.items() if s < seeds or s >= TUNING_SEEDS} for n, of in by_variant.items()}
+            return {name: of for name, of in kept.items() if of}
+
+        more = {metric: other.upto(seeds) for metric, other in self.more.items()}
+        return Curves(some(self.curves), self.missing, more, some(self.looks))
+
     def has(self, *variants: str) -> bool:
         return all(name in self.curves for name in variants)
 
@@ -265,6 +284,7 @@ class Study:
     then      further parts, made from the results of the first: settings chosen there, judged here on other seeds. It
               is asked again when they have ended, until it names no new part
     pictures  SVG documents that are not of curves over the rounds, by file name
+    looks     the numbers of seeds at which claims are decided at paper scale, fixed before the first run; none: at any
     """
 
     name: str
@@ -278,6 +298,10 @@ class Study:
     look: Callable[[Run], Look] | None = None
     then: Callable[[str, Curves], Sequence[Part]] | None = None
     pictures: Callable[[str, Curves], dict[str, str]] = lambda scale, curves: {}
+    looks: tuple[int, ...] = ()
+
+    def looks_at(self, scale: str) -> tuple[int, ...]:
+        return self.looks if scale == "paper" else ()
 
     @property
     def reproduces(self) -> str:
@@ -286,7 +310,10 @@ class Study:
     def decide(self, scale: str, curves: Curves) -> list[Claim]:
         """The claims; of those that were not run, the reasons why runs are missing."""
         why = "; ".join(dict.fromkeys(curves.missing.values())) or "it is not part of this scale"
-        return [c if c.ran else replace(c, evidence=f"{NOT_RUN}: {why}") for c in self.claims(scale, curves)]
+        looks = self.looks_at(scale)
+        by_look = [[at_look(c, looks) for c in self.claims(scale, curves.upto(n))] for n in looks]
+        found = [first_decided(same) for same in zip(*by_look, strict=True)] if looks else self.claims(scale, curves)
+        return [c if c.ran else replace(c, evidence=f"{NOT_RUN}: {why}") for c in found]
 
 
 def in_tf32(experiments: Mapping[str, Experiment]) -> dict[str, Experiment]:

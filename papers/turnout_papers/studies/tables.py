@@ -13,6 +13,10 @@ CHANCE = (
     "- each claim is decided at 5 % either way: of {count} claims without any truth about one in twenty would hold, "
     "and as many be refuted; where seeds were added after a look at fewer (2, 3, then 5), one in nine"
 )
+FIXED = (
+    "- claims are decided at {looks} seeds, as fixed before the first run: of {count} claims without any truth one in "
+    "twenty at most would hold, and as many be refuted"
+)
 
 
 def cells(rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]]]:
@@ -89,7 +93,8 @@ def markdown(findings: Findings) -> str:
     head, lines = cells(findings.rows)
     notes = [f"- {note}" for note in findings.notes]
     claims = [[claim.outcome, claim.claim, claim.evidence] for claim in findings.claims if claim.ran]
-    notes += [CHANCE.format(count=sum(claim.ran for claim in findings.claims))] if findings.claims else []
+    count, looks = sum(claim.ran for claim in findings.claims), " and ".join(map(str, findings.looks))
+    notes += [(FIXED if looks else CHANCE).format(count=count, looks=looks)] if findings.claims else []
     absent = [f"- {NOT_RUN}: {len(claims)} claims, {why}" for why, claims in left_out(findings).items()]
     title = f"## `{findings.study}`, {findings.scale} scale"
     command = findings.command or f"turnout study run {findings.study} --scale {findings.scale}"
