@@ -242,14 +242,14 @@ def test_lengths_are_measured_where_the_update_is_written(monkeypatch):
     """Σ u², client by client, over two calls of C; not for updates that are scaled or written later."""
     monkeypatch.setattr("turnout.engine.train._CALL", 1)
     monkeypatch.setattr("turnout.engine.train.BLOCK", 3)
-    trainer, job = in_c(wide())
+    trainer, job = in_c(wide(), lengths=True)
     if not trainer.native:
         return
     trained = trainer.train(job)
     expected = trained.flat_CP.double().square().sum(1)
     assert float(expected[0]) > 0
     torch.testing.assert_close(trained.squared_C, expected, rtol=1e-13, atol=0.0)
-    for changes in ({"scale_C": torch.full((5,), 2.0)}, {"terms": [Proximal(0.1)]}):
+    for changes in ({"lengths": False}, {"scale_C": torch.full((5,), 2.0)}, {"terms": [Proximal(0.1)]}):
         assert len(trainer.train(dataclasses.replace(job, **changes)).squared_C) == 0
 
 

@@ -15,7 +15,7 @@ from turnout.engine.train import Trainer
 from turnout.exchange import Assignment
 from turnout.experiment import Algorithm
 from turnout.machine.profiling import stage
-from turnout.parts.compression.base import Dense, Sending
+from turnout.parts.compression.base import Sending
 from turnout.parts.terms.base import terms_bytes, unwitnessed
 from turnout.types import SQUARED, Replies, Tensors, Turnout, row_bytes
 
@@ -56,7 +56,6 @@ def client_work(
     states, uploads = sent_states(trained, layout, algorithm), trained.uploads
     if hooks is not None:
         states, uploads = hooks.beside(client_R, states, uploads)
-
     checked, bytes_down = [rows, states], torch.zeros(len(client_R), dtype=torch.int64)
     if terms:
         checked += unwitnessed(terms, uploads)
@@ -66,8 +65,7 @@ def client_work(
     report = {"loss": trained.loss_C.cpu(), "finite": finite_R, "bytes_up": bytes_up, "bytes_down": bytes_down}
     report |= {name: value.cpu() for name, value in measured.items()}
     report |= {} if job.limit is None else {"steps": trained.steps_C}
-    if algorithm.privacy is not None and isinstance(algorithm.compression, Dense) and len(trained.squared_C):
-        report[SQUARED] = trained.squared_C
+    report |= {SQUARED: trained.squared_C} if len(trained.squared_C) else {}
     return Replies(client_R, message, states, uploads, report, hints), rows
 
 

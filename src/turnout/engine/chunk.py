@@ -111,7 +111,9 @@ class Chunk:
             given = (samples, batches, self.steps_c, self.start_cP, self.flat_cP, self.loss_c)
             beside = (self.slots, count_c, self.keys_cJk, self.states)
             self.finite_c, squared_c = native.train(*given, *beside, shared)
-            if shared and self.job.scale_C is None:  # else the update is still to be written, or scaled
+            if (
+                self.job.lengths and shared and self.job.scale_C is None
+            ):  # else the update is not written yet, or scaled
                 self.result.squared_C = torch.cat([self.result.squared_C, squared_c])
             return
         self.flat_cP.copy_(self.start_cP)

@@ -50,6 +50,7 @@ class Job:
     server_term_states  term -> name -> tensor from the server
     term_states  term -> name -> [C, ...] that clients keep
     magnitudes   whether to record the mean |gradient| of each parameter
+    lengths      whether to measure the lengths of updates, where that is done beside the steps
     limit        may stop training early
     held_CP      which columns each client has: the others are 0 and stay 0; None: all
     clip         the most that a gradient may be long
@@ -75,6 +76,7 @@ class Job:
     server_term_states: dict[str, Tensors] = field(default_factory=dict)
     term_states: dict[str, Tensors] = field(default_factory=dict)
     magnitudes: bool = False
+    lengths: bool = False
     limit: Limit | None = None
     held_CP: Tensor | None = None
     clip: float | None = None
@@ -131,7 +133,7 @@ class Trained:
     count_C     optimizer steps so far
     loss_C      mean over the local steps
     finite_C    whether the whole update is finite
-    squared_C   squared length of the update, where the steps in C have measured it; else it is empty
+    squared_C   squared length of the update, if `Job.lengths` and the steps in C have measured it; else it is empty
     uploads     term -> name -> [C, ...] that clients send
     term_states term -> name -> [C, ...] that clients keep
     magnitude   parameter -> mean |gradient| over entries and local steps [C], if `Job.magnitudes`

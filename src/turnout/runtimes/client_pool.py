@@ -138,6 +138,7 @@ class ClientPool:
             server_term_states=download.term_states,
             term_states=state.term_states,
             magnitudes=magnitudes,
+            lengths=algorithm.privacy is not None and isinstance(algorithm.compression, Dense),
             clip=local.clip,
             at_once=None if local.accumulate in (None, 1) else local.at_once,
         )
