@@ -384,7 +384,7 @@ def correct(output: Tensor, target: Tensor) -> Tensor:
 
 
 def _cross_entropies(scores_BTK: Tensor, target_BT: Tensor, ignore: int) -> Tensor:
-    """Of each position. The scores of a position lie side by side: across them it would take ten times as long."""
+    """Of each position. The scores of a position lie side by side; strided ones would take at least twice as long."""
     flat = cross_entropy(scores_BTK.flatten(0, 1), target_BT.flatten(), ignore_index=ignore, reduction="none")
     return flat.view(target_BT.shape)
 
