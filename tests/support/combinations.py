@@ -163,7 +163,7 @@ def _median_of_zeros(s: Settings) -> bool:
 
 
 def _half_a_product(s: Settings) -> bool:
-    halves = s["algorithm.personal"] in (to.personal.lora_b, to.personal.everything)
+    halves = s["algorithm.personal"] in (to.personal.lora_b, to.personal.everything) or s["model"] is FROZEN_A
     return halves and s["algorithm.aggregation"] == to.aggregation.ProductMean()
 
 
@@ -328,6 +328,11 @@ MODELS = {
 }
 
 
+FROZEN_A = to.models.Adapted(
+    to.models.MLP(4), to.LoRA(rank=2, targets="linear*", train="output.*", frozen_a=True, dropout=0.2)
+)
+
+
 class Draws:
     """One draw for every setting; each is addressed, so a new option elsewhere does not change it."""
 
@@ -346,7 +351,7 @@ class Draws:
 
     def everything(self) -> dict[str, Callable[[], Any]]:
         return {
-            "model": lambda: MODELS[self.model()],
+            "model": lambda: FROZEN_A if self.frozen_a() else MODELS[self.model()],
             "world.data": self.data,
             "world.participation": self.participation,
             "world.events": self.events,
@@ -393,6 +398,9 @@ class Draws:
 
     def model(self) -> str:
         return self.one("model", *MODELS, "norm")
+
+    def frozen_a(self) -> bool:
+        return self.model() == "adapter" and self.chance("frozen A", 4)
 
     def data(self) -> to.data.Own:
         return samples((1, 5, 5) if self.model() == "convolution" else (5,), self.one("samples", 0, 1))
@@ -467,8 +475,9 @@ class Draws:
         # eps and tau: below BatchNorm a bias has no gradient but rounding, and a small number would make steps of it
         moments = self.one("moments", "auto", "federated", "local", "fresh")
         adam = to.Adam(lr=0.02, eps=1e-2, moments=moments, count=self.one("count", "carry", "reset", "none"))
-        sgd = to.SGD(lr=0.1)
-        return self.one("optimizer", sgd, sgd, to.SGD(lr=0.05, momentum=0.5), to.SGD(0.1, weight_decay=0.1), adam, adam)
+        adamw = to.AdamW(lr=0.02, eps=1e-2, moments=moments, weight_decay=0.1)
+        sgd, decay = to.SGD(lr=0.1), to.SGD(0.1, weight_decay=0.1)
+        return self.one("optimizer", sgd, sgd, to.SGD(lr=0.05, momentum=0.5), decay, adam, adamw)
 
     def terms(self) -> tuple[Any, ...]:
         found = ((to.terms.Proximal(0.3), 3), (self.elastic(), 3), (Tally(), 1), (to.terms.APFL(), 1))
@@ -577,7 +586,8 @@ class Draws:
         whole = (*whole, to.aggregation.Krum(), to.aggregation.MultiKrum(), to.aggregation.MultiKrum(0.1, keep=0.5))
         added = self.substitution().func is to.substitution.Stale and not self.rarely("median of old rows")
         mixed = self.mixing().personal and not self.rarely("median and mixing")
-        halves = self.personal() in (to.personal.lora_b, to.personal.everything) and not self.rarely("half a product")
+        halves = self.personal() in (to.personal.lora_b, to.personal.everything) or self.frozen_a()
+        halves = halves and not self.rarely("half a product")
         if self.model() in ("adapter", "ranks") and not (added or mixed or halves) and self.chance("products", 5):
             return to.aggregation.ProductMean()
         if added or mixed or not self.chance("robust", 2):
