@@ -30,7 +30,7 @@ from turnout.world.participation import Dropout, GroupDropout, Participation
 from turnout_papers.authors import Authors, Decoder
 from turnout_papers.bench.data import Halves
 from turnout_papers.studies.claims import BySeed, Claim, above, difference, mean_over
-from turnout_papers.studies.drawing import WAYS, megabytes, times_fewer
+from turnout_papers.studies.drawing import WAYS, megabytes, spent, times_fewer, within
 from turnout_papers.studies.study import (
     TUNING_SEEDS,
     Chart,
@@ -209,6 +209,16 @@ def gain(curve: Curve) -> float:
     return score(curve) + 100 * math.log(curve.value_T[0])
 
 
+def gain_within(curves: Curves, ours: str, theirs: str) -> dict[int, float]:
+    """Percent below the base when a run had sent at most as many bytes as another one's whole run; its last measure."""
+    used, allowed = spent(curves, ours), spent(curves, theirs)
+    found = dict[int, float]()
+    for seed, curve in curves.of(GLOBAL).finite(ours).items():
+        value = within(curve, used[seed], allowed[seed][-1]) if seed in allowed else 0.0
+        found |= {seed: 100 * math.log(curve.value_T[0] / value)} if value else {}
+    return found
+
+
 def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     size = SIZES[scale]
     for (text, absence), method in product(cases(scale), METHODS):
@@ -218,6 +228,9 @@ def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
             if kind == "personal" or method != FEDSA:
                 yield measured.row(name, f"{kind} perplexity", name, lambda curve: curve.end(5).mean())
                 yield measured.row(name, f"{kind}, % below the base", name, gain)
+        if method in (FEDIT, FFA, PRODUCT):
+            found = gain_within(curves, name, variant(text, absence, FFA))
+            yield row(name, "global at FFA's bytes, % below the base", found)
         for way in WAYS:
             yield row(name, f"MB {way.removeprefix('bytes_')}", megabytes(curves, name, (way,)))
         rate = chosen(size, text, method, curves)
