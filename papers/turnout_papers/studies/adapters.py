@@ -94,7 +94,7 @@ SIZES = {
         ("made-up",), Decoder(1, 16, 2), 32, 12, (2, 5, 8), (2, 2, 4), 2, ("30 %", TIED), (0.01,), seeds=2
     ),
     "small": AdapterSize(
-        ("presidents",), Decoder(2, 64, 2), 64, 60, (30, 50, 32), (15, 5, 4), 4, ("30 %", "70 %"),
+        ("presidents", "speakers"), Decoder(2, 64, 2), 64, 60, (30, 50, 32), (15, 5, 4), 4, ("30 %", "70 %"),
         (3e-4, 1e-3, 3e-3, 1e-2, 3e-2), seeds=3,
     ),
     "paper": AdapterSize(
@@ -170,7 +170,7 @@ def plan(scale: str) -> StudyPlan:
         f"{TIED}: 80 % of the first half of the clients are absent, and 20 % of the rest",
         "FedSA has no common model, so it has no global perplexity; a client that was never there has the base",
     ]
-    shrunk = "presidents only, less text, a smaller decoder, fewer rounds" if scale == "small" else "made-up text"
+    shrunk = "less text, a smaller decoder, fewer rounds" if scale == "small" else "made-up text"
     return StudyPlan.at(scale, [Part(BASE, {BASE: pretraining(size)}, 1, TUNING_SEEDS)], notes, shrunk)
 
 
