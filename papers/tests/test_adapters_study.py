@@ -96,6 +96,15 @@ def test_percent_of_a_perplexity():
     assert study.gain(curve) == pytest.approx(100 * np.log(4.0 / 3.0))
 
 
+def test_what_a_run_has_gained_at_the_bytes_of_another():
+    curve = Curve(np.array([-1, 0, 1, 2]), np.array([4.0, 3.8, 3.5, 3.0]))
+    sent = {"dear": {0: Curve(np.arange(3), np.full(3, 5.0))}, "cheap": {0: Curve(np.arange(3), np.full(3, 4.0))}}
+    curves = Curves({}, more={study.GLOBAL: Curves({"dear": {0: curve}})} | dict.fromkeys(WAYS, Curves(sent)))
+    found = study.gain_within(curves, "dear", "cheap")  # of 30 bytes, both ways, it has sent 20 by the second round
+    assert found == {0: pytest.approx(100 * np.log(4.0 / 3.5))}
+    assert study.gain_within(curves, "dear", "none") == {}
+
+
 def test_without_its_files_the_study_says_so():
     missing = Curves({}, {study.BASE: "there is no addresses.npz"})
     assert study.finetuning("paper", missing) == []

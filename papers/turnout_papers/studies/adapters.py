@@ -30,7 +30,7 @@ from turnout.world.participation import Dropout, GroupDropout, Participation
 from turnout_papers.authors import Authors, Decoder
 from turnout_papers.bench.data import Halves
 from turnout_papers.studies.claims import BySeed, Claim, above, difference, mean_over
-from turnout_papers.studies.drawing import WAYS, megabytes, times_fewer
+from turnout_papers.studies.drawing import WAYS, megabytes, spent, times_fewer, within
 from turnout_papers.studies.study import (
     TUNING_SEEDS,
     Chart,
@@ -94,7 +94,7 @@ SIZES = {
         ("made-up",), Decoder(1, 16, 2), 32, 12, (2, 5, 8), (2, 2, 4), 2, ("30 %", TIED), (0.01,), seeds=2
     ),
     "small": AdapterSize(
-        ("presidents",), Decoder(2, 64, 2), 64, 60, (30, 50, 32), (15, 5, 4), 4, ("30 %", "70 %"),
+        ("presidents", "speakers"), Decoder(2, 64, 2), 64, 60, (30, 50, 32), (15, 5, 4), 4, ("30 %", "70 %"),
         (3e-4, 1e-3, 3e-3, 1e-2, 3e-2), seeds=3,
     ),
     "paper": AdapterSize(
@@ -170,7 +170,7 @@ def plan(scale: str) -> StudyPlan:
         f"{TIED}: 80 % of the first half of the clients are absent, and 20 % of the rest",
         "FedSA has no common model, so it has no global perplexity; a client that was never there has the base",
     ]
-    shrunk = "presidents only, less text, a smaller decoder, fewer rounds" if scale == "small" else "made-up text"
+    shrunk = "less text, a smaller decoder, fewer rounds" if scale == "small" else "made-up text"
     return StudyPlan.at(scale, [Part(BASE, {BASE: pretraining(size)}, 1, TUNING_SEEDS)], notes, shrunk)
 
 
@@ -209,6 +209,16 @@ def gain(curve: Curve) -> float:
     return score(curve) + 100 * math.log(curve.value_T[0])
 
 
+def gain_within(curves: Curves, ours: str, theirs: str) -> dict[int, float]:
+    """Percent below the base when a run had sent at most as many bytes as another one's whole run; its last measure."""
+    used, allowed = spent(curves, ours), spent(curves, theirs)
+    found = dict[int, float]()
+    for seed, curve in curves.of(GLOBAL).finite(ours).items():
+        value = within(curve, used[seed], allowed[seed][-1]) if seed in allowed else 0.0
+        found |= {seed: 100 * math.log(curve.value_T[0] / value)} if value else {}
+    return found
+
+
 def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     size = SIZES[scale]
     for (text, absence), method in product(cases(scale), METHODS):
@@ -218,6 +228,9 @@ def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
             if kind == "personal" or method != FEDSA:
                 yield measured.row(name, f"{kind} perplexity", name, lambda curve: curve.end(5).mean())
                 yield measured.row(name, f"{kind}, % below the base", name, gain)
+        if method in (FEDIT, FFA, PRODUCT):
+            found = gain_within(curves, name, variant(text, absence, FFA))
+            yield row(name, "global at FFA's bytes, % below the base", found)
         for way in WAYS:
             yield row(name, f"MB {way.removeprefix('bytes_')}", megabytes(curves, name, (way,)))
         rate = chosen(size, text, method, curves)
