@@ -225,7 +225,8 @@ def main() -> None:
     log = given.out.resolve() / "results.jsonl"
     found = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
     known = {(one["kind"], one["set"], one["epsilon"], one["seed"]) for one in found}
-    planned = [case for case in product(KINDS, SIZE.sets, SIZE.epsilons, range(given.seeds)) if case not in known]
+    every = product(KINDS, SIZE.sets, SIZE.epsilons, range(given.seeds))
+    planned = sorted((case for case in every if case not in known), key=lambda case: (case[0] != "sampled", case[2]))
     folder = str(Path(given.data_dir).resolve())
     # fork: a process that imports pfl itself must be the main one
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("fork")) as pool, log.open("a") as lines:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
+from pages import ROOT
 from turnout_papers.studies import privacy
-from turnout_papers.studies.running import run_study
+from turnout_papers.studies.running import Findings, run_study
 from turnout_papers.studies.study import Curve, Curves
 
 
@@ -45,3 +48,21 @@ def test_noise_divided_by_the_gain_has_a_larger_epsilon():
 def test_the_study_runs(tmp_path):
     found = run_study(privacy.STUDY, "smoke", tmp_path / "study", quiet=True, jobs=1)
     assert not [row for row in found.rows if row.ours == "not run"]
+
+
+def test_the_documentation_says_what_was_stored():
+    """The table of docs/privacy.md, from the page of the study at paper scale."""
+    stored = (ROOT / "papers" / "docs" / "studies" / "paper" / "privacy.json").read_bytes()
+    found = {(row.case, row.metric): row for row in Findings.from_json(stored).rows}
+    text = (ROOT / "docs" / "privacy.md").read_text("utf-8")
+    lines = re.findall(r"^\| (\S*MNIST), b = (\d+): (.+?) \| (.+) \|$", text, re.MULTILINE)
+    assert len(lines) == 18
+    for name, b, what, cells in lines:
+        for epsilon, cell in zip((1, 2, 4, 8), cells.split(" | "), strict=True):
+            case = f"{name} ε={epsilon} b={b}"
+            if what.startswith("arrives"):
+                arrived = [found[case, f"predicted gain that arrives, {n}, %"] for n in (privacy.BANDED, privacy.BLT)]
+                assert cell == ", ".join(f"{row.ours:.0f} %" for row in arrived), case
+            else:
+                row = found[case, f"accuracy, {what}"]
+                assert cell == f"{row.ours:.1f} ± {row.spread:.1f}", (case, what)
