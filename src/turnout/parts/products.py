@@ -77,17 +77,15 @@ def mean_product(
     A_kri, B_kor, weight_k, near_ri = (value.double() for value in (A_kri, B_kor, weight_k, near_ri))
     Q_o, R_o = torch.linalg.qr((weight_k[:, None, None] * B_kor).transpose(0, 1).flatten(1))  # [o, k r]
     Q_i, R_i = torch.linalg.qr(A_kri.flatten(0, 1).T)
-    core, here = (R_o @ R_i.T).cpu(), near_ri.device  # a GPU decomposes small matrices more slowly than a processor
-    U, S, V = torch.linalg.svd(core, full_matrices=False)
+    U, S, V = torch.linalg.svd(R_o @ R_i.T, full_matrices=False)
     if not float(S[:1].sum()):
         return None
-    U, V = U.to(here), V.to(here)
     room = min(rank, len(S))
     size = float(near_ri.square().sum().div(rank).sqrt()) or 1.0
     A, B = near_ri.new_zeros(rank, near_ri.shape[1]), near_ri.new_zeros(Q_o.shape[0], rank)
-    A[:room], B[:, :room] = size * (Q_i @ V[:room].T).T, Q_o @ (U[:, :room] * S[:room].to(here)) / size
-    left, _, right = torch.linalg.svd((near_ri @ A.T).cpu())  # the rotation that brings A nearest
-    turn = (left @ right).to(here)
+    A[:room], B[:, :room] = size * (Q_i @ V[:room].T).T, Q_o @ (U[:, :room] * S[:room]) / size
+    left, _, right = torch.linalg.svd(near_ri @ A.T)  # the rotation that brings A nearest
+    turn = left @ right
     return (turn @ A).to(kind), (B @ turn.T).to(kind), S.square()
 
 
