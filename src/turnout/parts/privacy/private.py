@@ -183,18 +183,20 @@ class Private:
                 total = noised(_sum(value, kept_R) * self.beside, f"{term}.{name}") / self.beside
                 total = total.clamp(min=0) if (term, name) in not_negative else total
                 uploads.setdefault(term, {})[name] = _rows(total, replies)
-        seen = replace(updates, update_RP=_rows(sum_P, replies), uploads=uploads, loss_R=None, states={}, hints={})
-        enforced = self.epsilon_after(state, t + 1)
-        after = state | {"ledger": self._participated(state, updates.client_R, t), "streams": streams}
-        extra: Extra = {
-            "epsilon": enforced,
-            "epsilon_realised": min(
-                enforced, epsilon_of(math.sqrt(after["ledger"]["most"]) / state["multiplier"], self._delta)
-            ),
-        }
-        if self.quantile is not None:
-            after["clip"], extra["clip"] = self._adapted(length_R, clip, key, t), clip
-        return Released(seen, sum_P, after, extra)
+        found = self.counted(replace(updates, uploads=uploads), sum_P, state | {"streams": streams})
+        if self.quantile is None:
+            return found
+        adapted = self._adapted(length_R, clip, key, t)
+        return replace(found, state=found.state | {"clip": adapted}, extra=found.extra | {"clip": clip})
+
+    def counted(self, updates: Updates, sum_P: Tensor, state: State) -> Released:
+        """A noised sum of a round's clipped replies as later steps see it, with its participations counted."""
+        t, multiplier, enforced = updates.t, state["multiplier"], self.epsilon_after(state, updates.t + 1)
+        after = state | {"ledger": self._participated(state, updates.client_R, t)}
+        realised = epsilon_of(math.sqrt(after["ledger"]["most"]) / multiplier, self._delta)
+        extra: Extra = {"epsilon": enforced, "epsilon_realised": min(enforced, realised)}
+        rows_RP = _rows(sum_P, len(updates.client_R))
+        return Released(replace(updates, update_RP=rows_RP, loss_R=None, states={}, hints={}), sum_P, after, extra)
 
     def _multiplier(self, state: State) -> float:
         """Noise multiplier of the sum: with an adaptive C, z_Δ = (z⁻² - (2 σ_b)⁻²)^(-1/2), the rest is for its bit.

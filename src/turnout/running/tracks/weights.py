@@ -77,11 +77,11 @@ class Weights(Track):
 
     @property
     def stores_releases(self) -> bool:
-        return self.noise_key is not None
+        private = self.algorithm.privacy
+        return private is not None and (private.secret or self.runtime.simulation is None)
 
     def with_noise_key(self, key: Callable[[], int]) -> Self:
-        private = self.algorithm.privacy
-        if private is None or not (private.secret or self.runtime.simulation is None):
+        if not self.stores_releases or self.algorithm.secure is not None:  # clients add the noise of secure sums
             return self
         return replace(self, noise_key=key())
 
