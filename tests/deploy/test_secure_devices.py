@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import secrets
 import stat
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,11 +20,14 @@ from turnout.deploy.apps import GridLink, parts_of
 from turnout.deploy.secure import MASKED
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
+from turnout.parts.privacy.accountant import epsilon_of
+from turnout.parts.privacy.discrete import PrivateSum, sum_rule
 from turnout.parts.secure import SecureSum
 from turnout.running.config.read import load
 from turnout.running.records.records import Records
 from turnout.runtimes import wire
 from turnout.runtimes.remote import HEAD, REPLY
+from turnout.runtimes.secure_sum import _stream, simulated_noise_key
 
 STAGES = ("keys", "shares", "work", "reveal")
 
@@ -149,6 +155,86 @@ def test_a_device_answers_each_stage_once_and_keeps_its_secrets_to_itself(tmp_pa
     again = device.answer({HEAD: wire.pack(head), "own": wire.pack({"arrived": torch.tensor([1]), "total": 6})})
     assert "does not follow" in wire.unpack(again[HEAD])["error"]
     assert REPLY not in again
+
+
+# -- private sums
+
+
+def private_world(clients: int = 6, rounds: int = 1, secure: SecureSum | None = None, **privacy) -> to.Experiment:
+    settings = {"clip": 0.3, "n0": clients, "delta": 1e-3, "noise_multiplier": 0.5, "min_separation": 1} | privacy
+    secure = secure or SecureSum(least=4, dropout=0.4, corrupt=0.0)
+    local = to.Local(to.SGD(0.1), steps=4, batch_size=10)
+    return world(secure, clients, rounds, privacy=to.Private(**settings), local=local)
+
+
+def test_devices_add_noise_that_only_they_know(tmp_path: Path, monkeypatch):
+    """The sum is that of clipped updates with noise from each device's own key, which is in no message and no file."""
+    keys: list[bytes] = []
+
+    def token(size: int) -> bytes:
+        keys.append(secrets.token_bytes(size))
+        return keys[-1]
+
+    monkeypatch.setattr("turnout.deploy.secure.token_bytes", token)
+    experiment = private_world()
+    served(experiment.but(**{"algorithm.secure": None, "algorithm.privacy.noise_multiplier": 1e-9}), tmp_path / "plain")
+    assert not keys
+    grid = served(experiment, tmp_path / "noised")
+    first, drawn = weights(tmp_path / "noised/run").double(), list(keys)
+    assert len(drawn) == 6
+    rule = sum_rule(grid.devices[100].tasks.algorithm)
+    assert isinstance(rule, PrivateSum)
+
+    def noise_of(each: Iterable[bytes]) -> torch.Tensor:
+        words = [rule.noise(len(first), 6, _stream(key, torch.int64)) for key in each]
+        return rule.decode(torch.stack(words).sum(0), 6) / 6  # n0
+
+    noise_P = first - weights(tmp_path / "plain/run").double()
+    torch.testing.assert_close(noise_P, noise_of(drawn), atol=1e-6, rtol=0)
+    expected = 0.5 * 0.3 * (6 / 4) ** 0.5 / 6  # z C √(6 survivors / 4 honest at least) / n0
+    assert float(noise_P.std()) == pytest.approx(expected, rel=5 / (2 * len(first)) ** 0.5)
+
+    simulated_P = noise_of(simulated_noise_key(experiment.seed, 0, c) for c in range(6))  # all that the seed gives
+    assert abs(float(torch.corrcoef(torch.stack([noise_P, simulated_P]))[0, 1])) < 4 / len(first) ** 0.5
+    served(experiment, tmp_path / "again")
+    assert float((weights(tmp_path / "again/run") - first).abs().max()) > expected
+    sent = [part for *_, parts in grid.answers for part in parts.values()]
+    files = [path.read_bytes() for path in (tmp_path / "noised").rglob("*") if path.is_file()]
+    for key in drawn:
+        assert not any(form in content for content in (*sent, *files) for form in (key, key.hex().encode()))
+    assert not (tmp_path / "noised/run/noise.key").exists()
+    with Records.read(tmp_path / "noised/run/records.sqlite") as records:
+        assert records.column("epsilon").tolist() == [pytest.approx(epsilon_of(2.0, 1e-3))]
+
+
+def test_devices_that_vanish_leave_enough_noise_or_nothing_is_unmasked(tmp_path: Path):
+    """Four devices are enough. One vanishes when it should send its vector, then one after that, then three."""
+    vanish = {(0, "work"): {102}, (1, "reveal"): {104}, (2, "work"): {100, 101, 105}}
+    served(private_world(rounds=3), tmp_path, vanish)
+    with Records.read(tmp_path / "run/records.sqlite") as records:
+        assert records.column("counted").tolist() == [5, 6, 0]
+        epsilon = records.column("epsilon").tolist()
+    assert epsilon[:2] == [pytest.approx(epsilon_of(rounds**0.5 / 0.5, 1e-3)) for rounds in (1, 2)]
+    assert math.isnan(epsilon[2])
+
+
+def test_a_device_keeps_the_promise_of_separation_itself(tmp_path: Path):
+    """It does not take part twice in a round that a killed server asks for again, nor more often than promised."""
+    grid = served(private_world(rounds=3, min_separation=2, most=2), tmp_path)
+    device = grid.devices[100]
+    assert json.loads((device.folder / "private-rounds.json").read_text())[1] == [0, 2]
+
+    def error(t: int) -> str:
+        asked = {HEAD: grid_question(grid, "keys"), "own": wire.pack({"t": t})}
+        return wire.unpack(device.answer(asked)[HEAD]).get("error", "")
+
+    assert "took part 2 times, last in round 2: privacy allows 2" in error(7)
+    device.tasks.secure.private = replace(device.tasks.secure.private, most=None)
+    assert "at least 2 rounds apart" in error(2)
+    assert "at least 2 rounds apart" in error(3)
+    assert error(4) == ""
+    (device.folder / "private-rounds.json").write_text("[")
+    assert "does not know how often it took part" in error(9)
 
 
 def grid_question(grid: Watched, what: str) -> bytes:
