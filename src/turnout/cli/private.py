@@ -16,6 +16,10 @@ COVERED = (
     "not covered: records.sqlite, turnout.csv and the report (losses, sample counts and metrics of clients are as they "
     "were), clients/, checkpoint.safetensors; secret: noise.key",
 )
+SECURE = (
+    "against the server too: it sees sums of at least {least} devices, each of which added its noise",
+    "not covered: who took part, how much work each did, sample counts and times",
+)
 
 
 def privacy(
@@ -51,11 +55,12 @@ def _of_run(folder: Path) -> list[str]:
     import numpy as np
 
     from turnout.experiment import Algorithm
+    from turnout.parts.secure import SecureSum
     from turnout.running.result import Run, open_run
 
     run = open_run(folder)
     algorithm = run.experiment.algorithm if isinstance(run, Run) else None
-    private = algorithm.privacy if isinstance(algorithm, Algorithm) else None
+    private, secure = (algorithm.privacy, algorithm.secure) if isinstance(algorithm, Algorithm) else (None, None)
     if private is None or not isinstance(run, Run):
         raise UserError(f"{folder} is not a private run: its experiment has no algorithm.privacy")
     private = private.tied(run.experiment.rounds)
@@ -72,7 +77,7 @@ def _of_run(folder: Path) -> list[str]:
         f"ε = {so_far:.4g} at δ = {private.delta:g} after {done} rounds, for that participation",
         f"ε = {private.epsilon_after(state, run.experiment.rounds):.4g} after all {run.experiment.rounds} rounds",
         f"ε = {realised:.4g} for the turnout that happened; {IF}",
-        *COVERED,
+        *(COVERED if not isinstance(secure, SecureSum) else [line.format(least=secure.least) for line in SECURE]),
     ]
 
 
