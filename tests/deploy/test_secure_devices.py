@@ -244,6 +244,11 @@ def test_devices_that_vanish_leave_enough_noise_or_nothing_is_unmasked(tmp_path:
         epsilon = records.column("epsilon").tolist()
     assert epsilon[:2] == [pytest.approx(epsilon_of(rounds**0.5 / 0.5, 1e-3)) for rounds in (1, 2)]
     assert math.isnan(epsilon[2])
+    again = to.run(load(tmp_path / "run/replay.toml"), tmp_path / "again", quiet=True)  # with other noise
+    with again.records() as records:
+        assert records.column("counted").tolist() == [5, 6, 0]
+        assert records.column("epsilon").tolist()[:2] == epsilon[:2]
+    assert not torch.equal(weights(tmp_path / "run"), weights(tmp_path / "again"))
 
 
 def test_a_device_keeps_the_promise_of_separation_itself(tmp_path: Path):

@@ -281,8 +281,10 @@ def whole_numbers(rule: SecureSum, vector_RV: Tensor, clients: int, noise_keys: 
         rule.check(clients, entries)
     except UserError as why:
         raise SumLost(str(why)) from why
-    noise_R = [rule.noise(entries, clients, _stream(key, torch.int64)) for key in noise_keys]
-    return (rule.encode(vector_RV, clients) + torch.stack(noise_R)).to(torch.int32)
+    whole_RV = rule.encode(vector_RV, clients)
+    for whole_V, key in zip(whole_RV, noise_keys, strict=True):
+        whole_V += rule.noise(entries, clients, _stream(key, torch.int64)).to(torch.int32)
+    return whole_RV
 
 
 def simulated_noise_key(seed: int, t: int, client: int) -> bytes:
