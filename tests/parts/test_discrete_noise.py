@@ -19,8 +19,6 @@ from turnout.parts.privacy.discrete import BASE, STRIDE, PrivateSum, _table, dis
 from turnout.parts.secure import HALF, SecureSum
 from turnout.running.config.read import from_table, to_toml
 from turnout.runtimes.secure_sum import (
-    SecureClient,
-    SecureServer,
     SumLost,
     _stream,
     simulated_noise_key,
@@ -192,38 +190,6 @@ def test_a_sum_of_the_longest_updates_with_noise_does_not_wrap_around(clients):
     total = int(RULE.encode(at_one_RV, clients)[:, 0].sum())
     assert total + 10 * math.sqrt(clients * RULE.variance(clients)) <= HALF
     assert total + 10 * math.sqrt(clients * RULE.variance(clients)) > 0.999 * HALF  # no room is left unused
-
-
-GONE = [({}, {}, {}, {}), ({0}, {}, {}, {}), ({}, {1}, {}, {}), ({}, {}, {2, 7}, {}), ({0}, {1}, {2}, {3})]
-
-
-@pytest.mark.parametrize("gone", GONE)
-def test_noise_of_all_survivors_is_in_the_sum_wherever_clients_drop_out(gone):
-    """12 asked, one of which may be corrupt; those that drop out after sending their vector are in the sum."""
-    value_CV, asked = rows(12, 2000, 2.0), 12
-    keys = [f"client {c}".encode().ljust(32, b".") for c in range(asked)]
-    whole_CV = whole_numbers(RULE, value_CV, asked, keys)
-    clients, server = {c: SecureClient(c, least=RULE.least) for c in range(asked)}, SecureServer(RULE, asked)
-    here = set(clients) - set(gone[0])
-    server.announce({c: clients[c].announce() for c in sorted(here)})
-    here -= set(gone[1])
-    server.boxes = {c: clients[c].share(server.keys_for(c), server.threshold) for c in sorted(here)}
-    here -= set(gone[2])
-    masked = {c: clients[c].mask(whole_CV[c], server.boxes_for(c)) for c in sorted(here)}
-    here -= set(gone[3])
-    total_V = server.total(masked, {c: clients[c].reveal(masked, len(masked)) for c in sorted(here)})
-
-    arrived = sorted(masked)
-    noise_V = total_V.long() - RULE.encode(value_CV[arrived], asked).long().sum(0)
-    own = {c: discrete_gaussian(RULE.variance(asked), 2000, _stream(keys[c], torch.int64)) for c in arrived}
-    assert torch.equal(noise_V, sum(own.values()))
-    tolerance = 5 * (2 / 2000) ** 0.5
-    assert float(noise_V.double().var()) == pytest.approx(len(arrived) * RULE.variance(asked), rel=tolerance)
-    for corrupt in ({arrived[0]}, {arrived[-1]}):  # floor(0.1 · 12) = 1: what the server does not know
-        left = len(arrived) - len(corrupt)
-        unknown = (noise_V - sum(own[c] for c in corrupt)).double().var() * RULE.step(asked) ** 2
-        assert float(unknown) == pytest.approx(left * RULE.variance(asked) * RULE.step(asked) ** 2, rel=tolerance)
-        assert left * RULE.variance(asked) * RULE.step(asked) ** 2 >= (RULE.multiplier * RULE.clip) ** 2
 
 
 def test_the_fewest_survivors_less_those_that_collude_have_all_the_noise():
