@@ -143,6 +143,8 @@ def test_five_of_twenty_device_processes_are_killed_at_each_stage(tmp_path: Path
     assert sorted(died) == sorted([file, str(int(signal.SIGKILL))] for file in files)
     with Records.read(deployment.folder / "run/records.sqlite") as records:
         assert records.column("counted").tolist() == [15, 15, 15, 20, 20]
+        unreachable = [n for n in records.rounds().get("unreachable", []) if n == n]
+        assert all(n >= 0 for n in unreachable)
         print("seconds and bytes of each round", records.column("seconds"), records.column("bytes_up"))
     replay = load(deployment.folder / "run/replay.toml").but(**{"algorithm.secure": None})
     to.run(replay, tmp_path / "plain", quiet=True)
