@@ -1,12 +1,13 @@
 """A SuperLink with many warm devices, a fifth of which are killed every round: does training go on, does memory grow?
 
     python benchmarks/devices.py --devices 200 --rounds 50
+    python benchmarks/devices.py --devices 20 --together 20 --kill 0 --close 1 --look 0.2 --rounds 9 --sums secure
 
 Devices are threads of a few processes; every round some of the processes are killed without warning and started again.
 The algorithm is SCAFFOLD, whose rows are on the devices' disks. Printed: seconds a round, the memory of the server and
 of the SuperLink, and the seconds of CPU that they and the devices have used so far; in the end how many answered,
 whether the rows of all clients are there and can be read, and the CPU that a device's turn in a round took (asked and
-answered), the first round left out.
+answered), the first round left out. With `--sums` it is FedAvg, by plain, secure or private sums.
 """
 
 from __future__ import annotations
@@ -27,18 +28,22 @@ import turnout as to
 from turnout.deploy.app import server_project
 from turnout.deploy.processes import Process, ServerPlace, Serving, device_process, free_port
 from turnout.deploy.settings import Flower
+from turnout.machine.checksums import load_tensors
 from turnout.running.config.read import to_toml
 from turnout.running.loop import run_id
 from turnout.running.records.records import Records
-from turnout.runtimes import wire
+from turnout.types import unflatten
 
 
-def experiment(devices: int, rounds: int, seconds: float, close_at: float) -> to.Experiment:
+def experiment(devices: int, rounds: int, seconds: float, close_at: float, sums: str | None) -> to.Experiment:
     local = to.Local(to.SGD(lr=0.05), epochs=1, batch_size=4)
+    secure = to.SecureSum(least=max(2, devices // 2)) if sums in ("secure", "private") else None
+    private = to.Private(1.0, n0=devices, delta=1e-3, noise_multiplier=1.0) if sums == "private" else None
+    fedavg = to.Algorithm(local, membership=to.Membership(join="vanilla"), secure=secure, privacy=private)
     return to.Experiment(
         world=to.World(to.data.Digits(clients=devices)),
         model=to.models.MLP(32),
-        algorithm=to.Algorithm(local, terms=[to.terms.Scaffold()]),
+        algorithm=fedavg if sums else to.Algorithm(local, terms=[to.terms.Scaffold()]),
         rounds=rounds,
         evaluate=to.Evaluate(every=10),
         runtime=Flower(
@@ -95,8 +100,9 @@ class Load:
         files = sorted((self.out / "clients").glob("enrolled-*.safetensors"), key=lambda file: file.stat().st_mtime)
         if not files:
             return 0, 0  # it was ended before the first checkpoint
-        clients, good, run = wire.unpack(files[-1].read_bytes())["clients"], 0, run_id(self.out)
-        used = {name: client["used"] for name, client in clients.items() if client["used"] >= 0}
+        clients, good = unflatten(*load_tensors(files[-1], "measure again")), 0
+        run = run_id(self.out)
+        used = {client["name"]: client["used"] for client in clients.values() if client["used"] >= 0}
         for name, t in used.items():
             rows = load_file(self.folder / "disk" / name / "rows" / run / f"{t:07d}.safetensors")
             good += all(bool(np.isfinite(value.numpy()).all()) for value in rows.values())
@@ -140,20 +146,23 @@ def play(load: Load, kill: float, limit: float) -> None:
         time.sleep(0.2)
 
 
-def report(load: Load) -> None:
+def report(load: Load, rows: bool) -> None:
     """How many answered, how good the model is, and whether all rows are whole."""
     with Records.read(load.out / "records.sqlite") as records:
         answered, evaluated = records.column("answered"), "global_accuracy" in records.metrics()
+        seconds, sent = records.column("seconds"), records.column("bytes_up")
         accuracy = records.curve("global_accuracy")[1] if evaluated else []
     if not len(answered):
         print("no round ended within the limit")
         return
-    used, good = load.whole()
     print(
         f"{len(answered)} rounds, answered {min(answered)} to {max(answered)}, accuracy",
         *(f"{a:.3f}" for a in accuracy),
     )
-    print(f"{used} clients have rows, {good} of them are whole")
+    if rows:
+        used, good = load.whole()
+        print(f"{used} clients have rows, {good} of them are whole")
+    print(f"median round {np.median(seconds[1:]):.2f} s, {sent.sum() / answered.sum():.0f} bytes from a device")
     first, last = min(load.cpu, default=0), max(load.cpu, default=0)
     if turns := sum(answered[first:last]):
         spent = {name: 1000 * (seconds - load.cpu[first][name]) / turns for name, seconds in load.cpu[last].items()}
@@ -171,11 +180,12 @@ def main() -> None:
     parser.add_argument("--look", type=float, default=1.0, help="seconds between two looks of a device")
     parser.add_argument("--in-memory", action="store_true", help="the SuperLink keeps nothing on disk")
     parser.add_argument("--stock", action="store_true", help="the SuperLink as Flower starts it, for comparison")
+    parser.add_argument("--sums", choices=["plain", "secure", "private"], help="FedAvg by such sums")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which it ends, in any round")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started is ended too
     with tempfile.TemporaryDirectory() as folder:
-        given = experiment(asked.devices, asked.rounds, asked.seconds, asked.close)
+        given = experiment(asked.devices, asked.rounds, asked.seconds, asked.close, asked.sums)
         load = Load(Path(folder), asked.devices, asked.together, given, asked.look, asked.in_memory, asked.stock)
         try:
             play(load, asked.kill, asked.limit)
@@ -183,7 +193,7 @@ def main() -> None:
             for process in load.processes:
                 process.kill()
             load.serving.stop()
-        report(load)
+        report(load, rows=asked.sums is None)
 
 
 if __name__ == "__main__":

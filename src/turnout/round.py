@@ -219,7 +219,10 @@ def release(updates: Updates, weight_R: Tensor, received: Received, ctx: Context
     traits = [term for term in algorithm.terms if isinstance(term, TermTraits)]
     not_negative = {(term.name, name) for term in traits for name in term.not_negative}
     key = ctx.seed if ctx.noise_key is None else ctx.noise_key
-    found = private.release(updates, own_R, server.privacy, key, not_negative)
+    if algorithm.secure is None:
+        found = private.release(updates, own_R, server.privacy, key, not_negative)
+    else:  # clients clipped and noised what was summed, and each row is the mean
+        found = private.counted(updates, updates.update_RP[0] * len(updates.update_RP), server.privacy)
     after = algorithm.weighting.after_noise and private.noise == "gaussian"
     factor = (float(public_C[0]) if after else 1.0) / private.n0
     return found.updates, own_R * factor, found.sum_P * factor, found.extra, replace(server, privacy=found.state)

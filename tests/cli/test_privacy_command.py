@@ -21,14 +21,27 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work_in(tmp_path, monkeypatch)
 
 
-def private_run(**settings) -> to.Run:
+def private_run(parts: dict | None = None, **settings) -> to.Run:
     private = to.Private(
         **({"clip": 0.2, "n0": 4, "delta": 1e-3, "noise_multiplier": 1.0, "min_separation": 2} | settings)
     )
     local = to.Local(to.SGD(lr=0.1), steps=4, batch_size=4)
     return to.run(
-        world([8, 12, 4, 16], 1.0, 1.0, 0.0, 1.0, local=local, privacy=private).but(rounds=5), "run", quiet=True
+        world([8, 12, 4, 16], 1.0, 1.0, 0.0, 1.0, local=local, privacy=private, **(parts or {})).but(rounds=5),
+        "run",
+        quiet=True,
     )
+
+
+def test_a_secure_run_says_that_epsilon_holds_against_the_server(capsys: Capture) -> None:
+    private_run({"secure": to.SecureSum(least=2, corrupt=0.0), "membership": to.Membership(join="vanilla")})
+    assert turnout("privacy", "run") == 0
+    shown = capsys.readouterr().out
+    assert "against the server too: it sees sums of at least 2 devices" in shown
+    assert "noise.key" not in shown
+    assert turnout("show", "run") == 0
+    assert "ε (δ = 0.001)" in capsys.readouterr().out
+    assert "ε that is promised" in write_report(Path("run")).read_text(encoding="utf-8")
 
 
 def test_epsilon_of_a_run_is_shown_with_its_condition(capsys: Capture) -> None:

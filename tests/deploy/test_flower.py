@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,12 +18,14 @@ import turnout as to
 from flower_grid import HereGrid, devices_of
 from spoilt import KINDS, Spoilt
 from turnout.deploy.answering import LEAVING, LEFT
-from turnout.deploy.apps import GridLink
+from turnout.deploy.apps import GridLink, parts_of
 from turnout.deploy.device import DeviceSettings, Policy, make_device
 from turnout.deploy.server import serve_experiment
 from turnout.deploy.settings import Flower
 from turnout.running.config.read import load
 from turnout.running.records.records import Records
+from turnout.runtimes import wire
+from turnout.runtimes.remote import HEAD
 
 QUICK = {"clients": 5, "start_with": 3, "round_seconds": 5.0, "request_seconds": 2.0, "server_data": True}
 
@@ -197,6 +200,44 @@ def test_a_slow_node_is_left_alone_and_its_late_reply_is_discarded(tmp_path):
         assert rounds["answered"].tolist()[1] == 2
         assert 1.0 in rounds["late"].tolist()
     assert len([node for node, _ in again.sent if node == 101]) <= before + 2
+
+
+class Restarted(HereGrid):
+    """Node 100 dies when it gets work, and its device comes back as node 200. The link reports the loss of the first
+    work once the second is out, which node 200 takes a while for."""
+
+    def __init__(self, devices):
+        super().__init__(devices)
+        self.worked = dict[int, float]()  # when a node got its last work
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        for message in messages:
+            if wire.unpack(parts_of(message.content)[HEAD])["what"] == "work":
+                self.worked[message.metadata.dst_node_id] = time.monotonic()
+        if 100 in self.worked:
+            self.devices[200] = self.devices[100]
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        ready = [key for key in message_ids if key in self.out and self._ready(self.out[key].metadata.dst_node_id)]
+        return super().pull_messages(ready)
+
+    def _ready(self, node: int) -> bool:
+        if node == 100 and 100 in self.worked:
+            self.failing[100] = 1
+            return 200 in self.worked
+        return node != 200 or time.monotonic() - self.worked.get(200, 0.0) > 1.0
+
+
+def test_a_restarted_device_is_not_taken_for_its_old_node(tmp_path):
+    experiment = world().but(rounds=3, **{"runtime.round_seconds": 3.0, "runtime.least": 3})
+    serve_experiment(
+        GridLink(Restarted(devices_of(experiment, "012", tmp_path / "devices"))), experiment, tmp_path / "run"
+    )
+    with Records.read(tmp_path / "run" / "records.sqlite") as records:
+        assert records.column("counted").tolist() == [2, 3, 3]
+        assert not {"late", "unreachable"} & records.rounds().keys()
 
 
 def test_the_replay_leaves_out_clients_of_the_data_that_never_came(tmp_path):

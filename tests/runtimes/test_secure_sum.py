@@ -11,10 +11,11 @@ import torch
 from scipy.stats import hypergeom
 
 import turnout as to
+from turnout.parts.privacy.discrete import PrivateSum, discrete_gaussian
 from turnout.parts.secure import HALF, LEAK, LOSS, SecureSum
 from turnout.running.config.read import from_table, to_toml
 from turnout.running.records.records import Records
-from turnout.runtimes.secure_sum import SecureClient, SecureServer, SumLost, bytes_up
+from turnout.runtimes.secure_sum import SecureClient, SecureServer, SumLost, _stream, bytes_up, whole_numbers
 
 
 def protocol(whole_CV: torch.Tensor, rule: SecureSum, gone: Sequence[set[int]] = ({}, {}, {}, {})):
@@ -99,6 +100,29 @@ def test_boxes_are_for_their_receiver_alone():
     eavesdropper.boxes = {a: server.boxes[a][b]}
     assert eavesdropper.reveal([a], total=5) == {}
     assert revealed[b]
+
+
+NOISED = PrivateSum(least=6, dropout=0.5, corrupt=0.1, clip=0.8, multiplier=1.5)
+
+
+@pytest.mark.parametrize(
+    "gone", [({}, {}, {}, {}), ({0}, {}, {}, {}), ({}, {1}, {}, {}), ({}, {}, {2, 7}, {}), ({0}, {1}, {2}, {3})]
+)
+def test_noise_of_all_survivors_is_in_the_sum_wherever_clients_vanish(gone):
+    """12 asked, one of which may be corrupt; clients that vanish after sending their vector are in the sum."""
+    value_CV = torch.randn(12, 2000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    keys = [f"client {c}".encode().ljust(32, b".") for c in range(12)]
+    server, masked, revealed = protocol(whole_numbers(NOISED, value_CV, 12, keys), NOISED, gone)
+    arrived, tolerance = sorted(masked), 5 * (2 / 2000) ** 0.5
+    noise_V = server.total(masked, revealed).long() - NOISED.encode(value_CV[arrived], 12).long().sum(0)
+    own = {c: discrete_gaussian(NOISED.variance(12), 2000, _stream(keys[c], torch.int64)) for c in arrived}
+    assert torch.equal(noise_V, sum(own.values()))
+    assert float(noise_V.double().var()) == pytest.approx(len(arrived) * NOISED.variance(12), rel=tolerance)
+    for corrupt in (arrived[0], arrived[-1]):  # its noise is known: that of the others must be enough
+        variance = float((noise_V - own[corrupt]).double().var()) * NOISED.step(12) ** 2
+        left = (len(arrived) - 1) / NOISED.honest(12) * (NOISED.multiplier * NOISED.clip) ** 2
+        assert left >= (NOISED.multiplier * NOISED.clip) ** 2
+        assert variance == pytest.approx(left, rel=tolerance)
 
 
 def test_masked_vectors_look_random_and_differ_from_round_to_round():

@@ -6,6 +6,7 @@
 sensitivities  1,000 rows [T, b, k, coefs, decay, scale, Δ(k, b)]; k = 0: as often as b allows; `coefs` are those of a
                banded matrix, or c_0 alone of a buffered one, not scaled
 epsilons       rows [δ, [[noise multiplier, participations], ...], ε] by the privacy loss distribution
+discrete       rows [δ, standard deviation, sensitivity, participations, ε] of discrete Gaussian noise, by the same
 """
 
 from __future__ import annotations
@@ -63,8 +64,23 @@ def epsilons(draw: np.random.Generator, count: int) -> list[list[object]]:
     return rows
 
 
+def discrete(draw: np.random.Generator, count: int) -> list[list[object]]:
+    from dp_accounting.pld.privacy_loss_distribution import from_discrete_gaussian_mechanism
+
+    rows: list[list[object]] = []
+    for _ in range(count):
+        delta, times = float(10.0 ** -draw.integers(4, 9)), int(draw.integers(1, 20))
+        sensitivity = int(draw.integers(50, 200))
+        deviation = round(float(sensitivity * np.exp(draw.uniform(np.log(0.5), np.log(10)))), 3)
+        found = from_discrete_gaussian_mechanism(deviation, sensitivity, value_discretization_interval=1e-4)
+        epsilon = float(found.self_compose(times).get_epsilon_for_delta(delta))
+        rows.append([delta, deviation, sensitivity, times, epsilon])
+    return rows
+
+
 if __name__ == "__main__":
     generator = np.random.default_rng(0)
     found = {"sensitivities": sensitivities(generator, 1000), "epsilons": epsilons(generator, 60)}
+    found["discrete"] = discrete(np.random.default_rng(1), 20)
     lines = [f'"{name}": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]" for name, rows in found.items()]
     FILE.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")

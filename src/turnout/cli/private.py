@@ -15,6 +15,10 @@ NOT_COVERED = (
     "not covered: records.sqlite, turnout.csv and the report (losses, sample counts and metrics of clients are as they "
     "were), clients/, checkpoint.safetensors; secret: noise.key"
 )
+SECURE = (
+    "against the server too: it sees sums of at least {least} devices, each of which added its noise",
+    "not covered: who took part, how much work each did, sample counts and times",
+)
 
 
 def privacy(
@@ -50,11 +54,12 @@ def _of_run(folder: Path) -> list[str]:
     import numpy as np
 
     from turnout.experiment import Algorithm
+    from turnout.parts.secure import SecureSum
     from turnout.running.result import Run, open_run
 
     run = open_run(folder)
     algorithm = run.experiment.algorithm if isinstance(run, Run) else None
-    private = getattr(algorithm, "privacy", None)
+    private, secure = (getattr(algorithm, name, None) for name in ("privacy", "secure"))
     if private is None or not isinstance(run, Run):
         raise UserError(f"{folder} is not a private run: its experiment has no algorithm.privacy")
     private = private.tied(run.experiment.rounds)
@@ -71,6 +76,8 @@ def _of_run(folder: Path) -> list[str]:
             "covered: all that clients send, so also what the server has",
             "not covered: clients/ of a simulation",
         ]
+    if isinstance(secure, SecureSum):
+        covered = [line.format(least=secure.least) for line in SECURE]
     often = "as often as that allows" if private.most is None else f"at most {private.most} times"
     return [
         f"{folder}: noise {private.noise}, its multiplier {state['multiplier']:.4g}, clip {private.clip:g}, "

@@ -26,7 +26,7 @@ from turnout.exchange import Assignment, Download, Limit, Measure, Outbox
 from turnout.experiment import Experiment
 from turnout.machine.checksums import Damaged, load_tensors, save_tensors
 from turnout.parts.compression.base import Dense, Sending
-from turnout.parts.secure import SecureSum
+from turnout.parts.privacy.discrete import sum_rule
 from turnout.runtimes import wire
 from turnout.runtimes.border import shown
 from turnout.runtimes.client_pool import ClientPool
@@ -199,8 +199,8 @@ class WeightTasks:
         self.encodes = not isinstance(self.algorithm.compression, Dense)
         self.keeps = bool(clients.store.initial) or self.encodes  # whether anything is kept between rounds
         self.tasks: dict[str, DoTask] = {"work": self._work, "measure": self._measure, "gradient": self._gradient}
-        rule = self.algorithm.secure
-        self.secure = SecureDevice(rule, folder) if isinstance(rule, SecureSum) else None
+        rule = sum_rule(self.algorithm)
+        self.secure = None if rule is None else SecureDevice(rule, folder, self.algorithm.privacy)
         if self.secure is not None:  # nothing of one device alone: neither its metrics nor its gradient
             self.tasks = {"work": self._work, **self.secure.tasks}
 

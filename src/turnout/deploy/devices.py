@@ -206,6 +206,7 @@ class DeviceClients:
             self.notes.refused.append(f"node {node}: {entered}")
             self.mailbox.send([self.introductions.refuse(node, entered, self.run)], HELLO_SECONDS)
             return
+        self.mailbox.forget_others(entered.number, node)  # their loss, reported later, would count as this node's
         entered.accepts, entered.labels = head["next"], tuple(head.get("labels", ()))
         entered.leaving = head["leaving"] and not entered.member  # its leaving is on record: confirm it
         # a member that wants to leave is asked at once, as its rows come with the answer

@@ -170,6 +170,10 @@ class Mailbox:
                 found.add(request.client)
         return found
 
+    def forget_others(self, client: int, node: int) -> None:
+        """Give up messages to other nodes of a client, which has come back as this one."""
+        self._out = {m: out for m, out in self._out.items() if out[0].client != client or out[0].node == node}
+
     def collect(self) -> list[Delivery]:
         """The answers that have arrived since; messages that can have no answer any more are given up."""
         if not self._out:

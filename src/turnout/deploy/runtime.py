@@ -26,7 +26,7 @@ from turnout.exchange import Assignment, Departure, Download, Measure, Measured,
 from turnout.layout import Layout
 from turnout.parts.compression.base import Dense, Sending
 from turnout.parts.local import Local, turn_out
-from turnout.parts.secure import SecureSum
+from turnout.parts.privacy.discrete import PrivateSum, sum_rule
 from turnout.runtimes import border, wire
 from turnout.runtimes.border import Refused, Whole
 from turnout.runtimes.client_pool import ClientPool, departure_of
@@ -107,8 +107,8 @@ class FlowerRuntime(DeviceClients):
             return self._turnout(client_C, torch.zeros_like(client_C))[0], None
 
     def _exchange(self, client_C: Tensor, t: int) -> SecureExchange | None:
-        rule = self.algorithm.secure
-        if not isinstance(rule, SecureSum):
+        rule = sum_rule(self.algorithm)
+        if rule is None:
             return None
         weight_C = weights_of(self.algorithm.shares.by, self.examples(client_C))
         return SecureExchange(rule, client_C, weight_C, t, self.survey)
@@ -151,7 +151,8 @@ class FlowerRuntime(DeviceClients):
         turnout, _ = self._turnout(client_1, torch.tensor([steps]))
         sending = Sending(answer.t, self.seed, client_1, self.layout.shared_slots)
         if bool(self.algorithm.weighting.counts(turnout)[0]) and self._secure is not None:
-            replies = self._secure.read(client_1, answer.parts[REPLY], self.layout.shared + 1)
+            entries = self.layout.shared + (not isinstance(self._secure.rule, PrivateSum))
+            replies = self._secure.read(client_1, answer.parts[REPLY], entries)
         elif bool(self.algorithm.weighting.counts(turnout)[0]):
             assert self._pattern is not None
             replies = border.work(answer.parts[REPLY], self._pattern, self.algorithm, sending)

@@ -12,17 +12,21 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from secrets import token_bytes
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from turnout.machine.files import write_whole
+from turnout.parts.privacy.private import Private
 from turnout.parts.secure import SecureSum
 from turnout.runtimes import border, wire
 from turnout.runtimes.border import Kind, Maybe, Refused, RowSchema
 from turnout.runtimes.remote import OWN, REPLY, ClientStanding, DeviceTask, DoTask, Parts, RemoteAnswer
 from turnout.runtimes.secure_sum import (
     BOX,
+    KEY,
     PUBLIC,
     SHARE,
     SecureClient,
@@ -31,6 +35,7 @@ from turnout.runtimes.secure_sum import (
     bytes_up,
     mean_replies,
     vectors_of,
+    whole_numbers,
 )
 from turnout.types import Message, Replies, State
 
@@ -137,17 +142,25 @@ class SecureExchange:
 class SecureDevice:
     """Answers the stages for one client.
 
-    rule    the settings, which are the device's own: a server cannot lower them
-    folder  the device's folder
+    rule     the settings, which are the device's own: a server cannot lower them
+    folder   the device's folder
+    private  how often it takes part in private sums. It counts each vector that it has masked, used or not: a server
+             that was killed before it stored a round cannot have the round again from the same devices
     """
 
-    def __init__(self, rule: SecureSum, folder: Path):
-        self.rule, self.path = rule, folder / "secure-sum.json"
+    def __init__(self, rule: SecureSum, folder: Path, private: Private | None = None):
+        self.rule, self.private = rule, private
+        self.path, self.rounds = folder / "secure-sum.json", folder / "private-rounds.json"
         self.tasks: dict[str, DoTask] = {"keys": self._keys, "shares": self._shares, "reveal": self._reveal}
 
     def _keys(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
-        client = SecureClient(standing.client, least=self.rule.least)
-        self._write(standing, int(wire.unpack(parts[OWN])["t"]), client)
+        t, client = int(wire.unpack(parts[OWN])["t"]), SecureClient(standing.client, least=self.rule.least)
+        if self.private is not None and (before := self._rounds_of(standing)):
+            most, separation = self.private.most or len(before) + 1, self.private.min_separation
+            if len(before) >= most or t - before[-1] < separation:
+                often = f"{len(before)} times, last in round {before[-1]}"
+                raise SumLost(f"it took part {often}: privacy allows {most}, at least {separation} rounds apart")
+        self._write(standing, t, client)
         return {}, {"entries": _tree({standing.client: client.announce()})}
 
     def _shares(self, head: State, standing: ClientStanding, parts: Parts) -> tuple[State, State | None]:
@@ -168,13 +181,25 @@ class SecureDevice:
         if begun != t:
             raise SumLost(f"its secrets are of round {begun}, not of round {t}")
         weight_1 = torch.tensor([float(asked["weight"])], dtype=torch.float64)
-        vector_1V = vectors_of(replies.message.tensors["update"], replies.report["loss"], weight_1)
-        if cut := int((vector_1V.abs() > self.rule.limit).sum()):
+        vector_1V = vectors_of(self.rule, replies.message.tensors["update"], replies.report["loss"], weight_1)
+        if cut := self.rule.beyond(vector_1V):
             print(f"{cut} entries of the update are cut to algorithm.secure.limit = {self.rule.limit:g}", flush=True)
-        whole_V = self.rule.encode(vector_1V, int(asked["clients"]))[0]
-        masked_V = client.mask(whole_V, _entries(asked["entries"]))
+        whole_1V = whole_numbers(self.rule, vector_1V, int(asked["clients"]), [token_bytes(KEY)])
+        masked_V = client.mask(whole_1V[0], _entries(asked["entries"]))
         self._write(standing, t, client)
+        if self.private is not None:  # before the answer
+            write_whole(self.rounds, json.dumps([standing.run, [*self._rounds_of(standing), t]]))
         return {MASKED: masked_V}
+
+    def _rounds_of(self, standing: ClientStanding) -> list[int]:
+        """The rounds of this run in which it has masked a private vector."""
+        try:
+            run, masked = json.loads(self.rounds.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return []
+        except ValueError as error:
+            raise SumLost(f"{self.rounds.name} is damaged, so it does not know how often it took part") from error
+        return [int(t) for t in masked] if run == standing.run else []
 
     def _read(self, standing: ClientStanding) -> tuple[int, SecureClient]:
         try:

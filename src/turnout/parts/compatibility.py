@@ -12,7 +12,7 @@ from turnout.errors import UserError
 from turnout.layout import Layout
 from turnout.parts.aggregation import WeightedSum
 from turnout.parts.compression.base import Dense
-from turnout.parts.privacy.rules import check_private, check_private_experiment
+from turnout.parts.privacy.rules import check_private, check_private_experiment, check_secure_private
 from turnout.parts.products import ProductMean, factor_pairs
 from turnout.parts.robust import Robust
 from turnout.parts.substitution.base import NoSubstitution, Spread
@@ -86,7 +86,6 @@ def _check_secure(algorithm: Any) -> None:
     """Refuse parts that need the update of a single client, which a secure sum hides."""
     policy, term = algorithm.membership, next((t for t in algorithm.terms if _needs_single(t)), None)
     needs = {
-        "privacy": (algorithm.privacy is not None, "leave one of them out"),
         "compression": (not isinstance(algorithm.compression, Dense), "leave it out: masked updates cannot be shorter"),
         "substitution": (type(algorithm.substitution) not in (NoSubstitution, Spread), "use Spread, or none"),
         "aggregation": (type(algorithm.aggregation) is not WeightedSum, "use WeightedSum"),
@@ -107,6 +106,8 @@ def _check_secure(algorithm: Any) -> None:
             raise UserError(
                 f"algorithm.{name} needs updates of single clients, which algorithm.secure hides: {instead}"
             )
+    if algorithm.privacy is not None:
+        check_secure_private(algorithm)
 
 
 def _needs_single(term: Any) -> bool:

@@ -29,7 +29,7 @@ class SecureSum:
     least    fewest devices that a sum may have: devices do not unmask a smaller one
     dropout  largest part of the devices of a round that may drop out once they have shared their secrets
     corrupt  largest part of the devices that may give all they know to the server
-    limit    largest absolute value of an entry of an update; larger ones are cut to it
+    limit    largest absolute value of an entry of an update; larger ones are cut to it. Not used with `privacy`
     """
 
     least: int = 3
@@ -66,6 +66,10 @@ class SecureSum:
         """
         cut_RV = value_RV.to("cpu", torch.float64).clamp(-self.limit, self.limit)
         return (cut_RV / self.step(clients)).round().to(torch.int32)
+
+    def beyond(self, value_RV: Tensor) -> int:
+        """How many values are cut to the limit."""
+        return int((value_RV.abs() > self.limit).sum())
 
     def decode(self, total_V: Tensor, clients: int) -> Tensor:
         """The values of a sum of such numbers."""

@@ -7,6 +7,7 @@ Shape letters: C clients of the cohort, R participants.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,9 @@ from turnout.exchange import Assignment, Download, Measure, Simulation
 from turnout.experiment import Experiment
 from turnout.machine.profiling import stage
 from turnout.parts.local import turn_out
-from turnout.parts.secure import SecureSum
+from turnout.parts.privacy.discrete import sum_rule
 from turnout.runtimes.client_pool import ClientPool
-from turnout.runtimes.secure_sum import SumLost, sum_in_process, weights_of
+from turnout.runtimes.secure_sum import KEY, SumLost, simulated_noise_key, sum_in_process, weights_of
 from turnout.runtimes.setup import Setup
 from turnout.runtimes.timing import Timing
 from turnout.types import Extra, Replies, Tensors, Turnout
@@ -122,11 +123,11 @@ class InProcessRuntime(Simulated):
 
     def __init__(self, setup: Setup, clients: ClientPool | None = None):
         super().__init__(setup)
-        rule, self._notes = self.algorithm.secure, Extra()
-        if isinstance(rule, SecureSum) and rule.least > setup.data.clients:
+        self.secure, self._notes = sum_rule(self.algorithm), Extra()
+        if self.secure is not None and self.secure.least > setup.data.clients:
             raise UserError(
-                f"algorithm.secure.least = {rule.least} is more than the {setup.data.clients} clients there are: no "
-                "sum would ever be unmasked; lower it"
+                f"algorithm.secure.least = {self.secure.least} is more than the {setup.data.clients} clients there "
+                "are: no sum would ever be unmasked; lower it"
             )
         pool = self.clients = ClientPool(setup) if clients is None else clients
         self.unfinished, self.depart, self.forget, self.measure = (
@@ -151,13 +152,19 @@ class InProcessRuntime(Simulated):
             return turnout, None
         replies, rows = self.clients.work(download, asked)
         self.clients.keep(replies, rows)
-        rule = self.algorithm.secure
-        if not isinstance(rule, SecureSum):
+        if self.secure is None:
             return turnout, replies
+        private = self.algorithm.privacy
+
+        def noise_key(client: int) -> bytes:
+            if private is not None and private.secret:
+                return secrets.token_bytes(KEY)
+            return simulated_noise_key(self.seed, download.t, client)
+
         with stage("secure sum"):
             weight_C = weights_of(self.algorithm.shares.by, self.examples(client_C))
             try:
-                replies, cut = sum_in_process(rule, client_C, weight_C, replies)
+                replies, cut = sum_in_process(self.secure, client_C, weight_C, replies, noise_key)
             except SumLost as why:
                 self._notes = {"failed": f"the secure sum is lost: {why}"}
                 return turnout, None

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import random
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -29,7 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnout.errors import optional
+from turnout.errors import UserError, optional
+from turnout.parts.privacy.discrete import PrivateSum, Words
 from turnout.parts.secure import SecureSum
 from turnout.types import Message, Replies
 
@@ -68,11 +69,15 @@ def _agreed(secret: bytes, public: bytes, purpose: str) -> bytes:
     return found
 
 
-def _mask(key: bytes, entries: int) -> Tensor:
-    """Entries that only holders of the key can tell from random ones (int32)."""
+def _stream(key: bytes, dtype: torch.dtype) -> Words:
+    """Draws entries that only holders of the key can tell from random ones, any number of times."""
     ciphers = _library("cryptography.hazmat.primitives.ciphers")
     stream = ciphers.Cipher(ciphers.algorithms.ChaCha20(key, bytes(16)), None).encryptor()
-    return torch.frombuffer(bytearray(stream.update(bytes(4 * entries))), dtype=torch.int32)
+    return lambda entries: torch.frombuffer(bytearray(stream.update(bytes(dtype.itemsize * entries))), dtype=dtype)
+
+
+def _mask(key: bytes, entries: int) -> Tensor:
+    return _stream(key, torch.int32)(entries)
 
 
 def _own_mask(seed: bytes, entries: int) -> Tensor:
@@ -259,18 +264,42 @@ def weights_of(by: str, examples_C: Tensor) -> Tensor:
     return examples_C.double() / examples_C.max().clamp(min=1)
 
 
-def vectors_of(update_RP: Tensor, loss_R: Tensor, weight_R: Tensor) -> Tensor:
-    """What is summed: weighted updates, and weighted losses as one more entry."""
+def vectors_of(rule: SecureSum, update_RP: Tensor, loss_R: Tensor, weight_R: Tensor) -> Tensor:
+    """What is summed: weighted updates, and weighted losses as one more entry; of a private sum updates alone."""
+    if isinstance(rule, PrivateSum):
+        return update_RP
     row_RV = torch.cat([update_RP.to("cpu", torch.float64), loss_R.to("cpu", torch.float64)[:, None]], 1)
     return row_RV * weight_R[:, None]
 
 
+def whole_numbers(rule: SecureSum, vector_RV: Tensor, clients: int, noise_keys: Sequence[bytes]) -> Tensor:
+    """Vectors as whole numbers (int32, modulo 2^32); those of a private sum are clipped and noised, from a key each."""
+    if not isinstance(rule, PrivateSum):
+        return rule.encode(vector_RV, clients)
+    entries = vector_RV.shape[1]
+    try:
+        rule.check(clients, entries)
+    except UserError as why:
+        raise SumLost(str(why)) from why
+    whole_RV = rule.encode(vector_RV, clients)
+    for whole_V, key in zip(whole_RV, noise_keys, strict=True):
+        whole_V += rule.noise(entries, clients, _stream(key, torch.int64)).to(torch.int32)
+    return whole_RV
+
+
+def simulated_noise_key(seed: int, t: int, client: int) -> bytes:
+    """The key of a simulated client's noise. Real devices draw theirs, and keep it nowhere."""
+    return hashlib.blake2b(repr((seed, "privacy", t, client)).encode(), digest_size=KEY).digest()
+
+
 def mean_replies(sum_V: Tensor, weight: float, replies: Replies, bytes_each: int, like_P: Tensor) -> Replies:
-    """The replies of a secure sum as the server's parts see them: in place of each update, the mean of all."""
+    """The replies of a secure sum as the server's parts see them: in place of each update, the mean of all; in place
+    of losses theirs, or NaN of a private sum."""
     mean_V, rows = sum_V / weight, len(replies.client_R)
+    mean_P, loss = mean_V[: len(like_P)], mean_V[-1] if len(mean_V) > len(like_P) else mean_V.new_tensor(torch.nan)
     bytes_R = torch.full((rows,), bytes_each)
-    message = Message({"update": mean_V[:-1].to(like_P).expand(rows, -1)}, bytes_R)
-    report = {"loss": mean_V[-1].expand(rows).clone(), "bytes_up": bytes_R}
+    message = Message({"update": mean_P.to(like_P).expand(rows, -1)}, bytes_R)
+    report = {"loss": loss.expand(rows).clone(), "bytes_up": bytes_R}
     return Replies(replies.client_R, message, report=replies.report | report)
 
 
@@ -279,25 +308,28 @@ def bytes_up(neighbours: int, entries: int) -> int:
     return PUBLIC + neighbours * (BOX + SHARE) + 4 * entries
 
 
-def sum_in_process(rule: SecureSum, client_C: Tensor, weight_C: Tensor, replies: Replies) -> tuple[Replies, int]:
+def sum_in_process(
+    rule: SecureSum, client_C: Tensor, weight_C: Tensor, replies: Replies, noise_key: Callable[[int], bytes]
+) -> tuple[Replies, int]:
     """A secure sum of simulated clients, all stages of it, and how many entries were cut to the limit; raises SumLost
     where too few replied.
 
     client_C, weight_C  the clients that were asked, and their weights
     replies             with plain updates; those that are not finite do not take part
+    noise_key           the key of a client's noise, for a private sum
     """
     update_RP, asked = replies.message.tensors["update"], len(client_C)
     weight_R = weight_C[torch.searchsorted(client_C, replies.client_R)]
-    vector_RV = vectors_of(update_RP, replies.report["loss"], weight_R)
     row_F = replies.report["finite"].nonzero().squeeze(1)
     rows = {int(replies.client_R[i]): i for i in row_F.tolist()}
+    vector_FV = vectors_of(rule, update_RP, replies.report["loss"], weight_R)[row_F]
     clients, server = {c: SecureClient(c, least=rule.least) for c in rows}, SecureServer(rule, asked)
     server.announce({c: client.announce() for c, client in clients.items()})
     for c, client in clients.items():
         server.boxes[c] = client.share(server.keys_for(c), server.threshold)
-    whole_FV = dict(zip(rows, rule.encode(vector_RV[row_F], asked), strict=True))
+    whole_FV = dict(zip(rows, whole_numbers(rule, vector_FV, asked, [*map(noise_key, rows)]), strict=True))
     masked = {c: client.mask(whole_FV[c], server.boxes_for(c)) for c, client in clients.items()}
     total_V = server.total(masked, {c: client.reveal(masked, len(masked)) for c, client in clients.items()})
     each = bytes_up(len(server.neighbours[next(iter(rows))]), len(total_V))
-    cut = int((vector_RV[row_F].abs() > rule.limit).sum())
-    return mean_replies(rule.decode(total_V, asked), float(weight_R[row_F].sum()), replies, each, update_RP[0]), cut
+    found = mean_replies(rule.decode(total_V, asked), float(weight_R[row_F].sum()), replies, each, update_RP[0])
+    return found, rule.beyond(vector_FV)

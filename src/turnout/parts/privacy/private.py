@@ -203,9 +203,12 @@ class Private:
                 total = sums[f"{term}.{name}"] / self.beside
                 total = total.clamp(min=0) if (term, name) in not_negative else total
                 uploads.setdefault(term, {})[name] = _rows(total, replies)
-        rows_RP = _rows(sums[UPDATE], replies)
-        seen = replace(updates, update_RP=rows_RP, uploads=uploads, loss_R=None, states={}, hints={})
-        return Released(seen, sums[UPDATE], after, extra)
+        return Released(_seen(replace(updates, uploads=uploads), sums[UPDATE]), sums[UPDATE], after, extra)
+
+    def counted(self, updates: Updates, sum_P: Tensor, state: State) -> Released:
+        """A sum of a round's replies that clients have clipped and noised, with its participations counted."""
+        after, extra = self._counted(state, updates.client_R, updates.t)
+        return Released(_seen(updates, sum_P), sum_P, after, extra)
 
     def noised_sums(
         self, sent: Sent, client_R: Tensor, t: int, state: State, key: int, squared_R: Tensor | None = None
@@ -226,14 +229,7 @@ class Private:
             if std:
                 noise, streams[name] = next_noise(factorisation, streams.get(name, {}), sums[name], (key, t, name))
                 sums[name] = torch.add(sums[name], noise, alpha=std)
-        enforced = self.epsilon_after(state, t + 1)
-        after = state | {"ledger": self._participated(state, client_R, t), "streams": streams}
-        extra: Extra = {
-            "epsilon": enforced,
-            "epsilon_realised": min(
-                enforced, epsilon_of(math.sqrt(after["ledger"]["most"]) / state["multiplier"], self._delta)
-            ),
-        }
+        after, extra = self._counted(state | {"streams": streams}, client_R, t)
         if self.quantile is not None:
             after["clip"], extra["clip"] = self._adapted(length_R, clip, key, t), clip
         return sums, after, extra
@@ -242,6 +238,12 @@ class Private:
         """What a client sends in round t where it adds the noise itself: clipped, and noised with a key of its own."""
         short = value * (self.clip / max(float(torch.linalg.vector_norm(value)), self.clip))
         return short + multiplier * self.clip * draw_noise(key, t, f"client {client}", value)
+
+    def _counted(self, state: State, client_R: Tensor, t: int) -> tuple[State, Extra]:
+        """The state after these clients took part in round t, and ε so far."""
+        after, enforced = state | {"ledger": self._participated(state, client_R, t)}, self.epsilon_after(state, t + 1)
+        realised = epsilon_of(math.sqrt(after["ledger"]["most"]) / state["multiplier"], self._delta)
+        return after, {"epsilon": enforced, "epsilon_realised": min(enforced, realised)}
 
     def _multiplier(self, state: State) -> float:
         """Noise multiplier of the sum: with an adaptive C, z_Δ = (z⁻² - (2 σ_b)⁻²)^(-1/2), the rest is for its bit.
@@ -300,6 +302,11 @@ class Released:
 def _factorisation(state: State) -> Factorisation:
     kept = state["factorisation"]
     return Factorisation(kept["noise"], *(tuple(kept[name]) for name in ("coefs", "decay", "scale")))
+
+
+def _seen(updates: Updates, sum_P: Tensor) -> Updates:
+    """The replies as later steps see them: each is the noised sum / R, and nothing else of them is left."""
+    return replace(updates, update_RP=_rows(sum_P, len(updates.client_R)), loss_R=None, states={}, hints={})
 
 
 def _rows(sum_P: Tensor, replies: int) -> Tensor:

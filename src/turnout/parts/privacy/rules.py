@@ -15,7 +15,7 @@ from turnout.parts.privacy.private import Private
 from turnout.parts.robust import NormClip
 from turnout.parts.selection import MinSeparation, Selection
 from turnout.parts.server import ServerSGD
-from turnout.parts.substitution.base import Substitution
+from turnout.parts.substitution.base import NoSubstitution, Substitution
 from turnout.parts.terms.base import Departures, Notifies, TermTraits, remembers
 from turnout.parts.weighting import CompleteOnly, FedNova, Shares
 
@@ -73,6 +73,30 @@ def check_private(algorithm: Any) -> None:
                 "weighting = FedNova", f"multiplies noise {private.noise!r} by another factor in every round",
                 "use ByWork, or noise = 'gaussian'",
             )  # fmt: skip
+
+
+def check_secure_private(algorithm: Any) -> None:
+    """Refuse what devices cannot do when they clip and noise their updates themselves, for a secure sum."""
+    private, substitution = algorithm.privacy, type(algorithm.substitution)
+    needs = {
+        f"privacy.noise = {private.noise!r}": (
+            private.noise != "gaussian",
+            "cancels noise of earlier rounds, which came from other devices",
+            "use 'gaussian', which is independent",
+        ),
+        "privacy.quantile": (private.quantile is not None, "counts lengths of single updates", "give a fixed clip"),
+        f"substitution = {substitution.__name__}": (
+            substitution is not NoSubstitution,
+            "multiplies updates by who is absent, which devices do not know when they clip",
+            "leave it out: privacy.n0 stands for the number of clients",
+        ),
+    }
+    for what, (is_set, why, instead) in needs.items():
+        if is_set:
+            raise UserError(
+                f"algorithm.{what} does not go with algorithm.privacy and algorithm.secure together, where each device "
+                f"adds its noise: it {why}; {instead}"
+            )
 
 
 _STEPS = "which epochs make depend on how many samples each holds"

@@ -20,6 +20,7 @@ from turnout.layout import copied, lay_out
 from turnout.parts.closing import WaitForAll
 from turnout.parts.compatibility import check_experiment
 from turnout.parts.compression.base import Dense
+from turnout.parts.privacy.discrete import PrivateSum, sum_rule
 from turnout.parts.privacy.rules import made_private
 from turnout.running.config.run_file import check_settings, lasting
 from turnout.running.tracks.building import (
@@ -93,6 +94,9 @@ def prepare_weights(given: Experiment, enrolment: Enrolment, federation: Federat
         what = "algorithm.closing" if closes else "stop.simulated_hours"
         raise UserError(f"{what} needs simulated time, and there is none: set world.devices, such as devices.Tiers()")
     server = first_server(algorithm, model, place, Members(enrolment.clients, calendar.outside_L))
+    if isinstance(rule := sum_rule(algorithm), PrivateSum):
+        asked = algorithm.selection.choose(Members(enrolment.clients), 0, experiment.seed, server.selection)
+        rule.check(len(asked), layout.shared)
     slots = [(s.name, s.shape) for s in layout.slots]
     mark = f"{fingerprint(enrolment.fingerprint, slots, lasting(given))}-{first.mark}"
     odd = about_products() + [match.sentence() for match in log_matches(experiment) if match.is_partial]

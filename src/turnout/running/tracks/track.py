@@ -104,13 +104,13 @@ class Track(ABC):
     @property
     def stores_releases(self) -> bool:
         """Whether each round is stored before any client receives its result."""
-        return self.noise_key is not None
+        private, simulated = self.privacy, isinstance(self.runtime, SimulatedWorld)
+        return private is not None and (private.secret if simulated else private.noise_at == "server")
 
     def with_noise_key(self, key: Callable[[], int]) -> Self:
         """The same with the secret key that its noise is drawn from, if it needs one: where that is asked for, and with
         real clients, unless they add the noise themselves."""
-        private, simulated = self.privacy, isinstance(self.runtime, SimulatedWorld)
-        if private is None or not (private.secret if simulated else private.noise_at == "server"):
+        if not self.stores_releases or getattr(self.experiment.algorithm, "secure", None) is not None:
             return self
         keyed: Self = replace(self, noise_key=key())  # type: ignore[type-var]  # tracks are dataclasses
         return keyed
