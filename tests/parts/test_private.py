@@ -368,6 +368,7 @@ def test_settings_that_make_no_sense_are_refused_with_a_sentence(settings, words
         ("clip = 1, epsilon = 8, delta = 1e-3", "privacy.n0 is not given"),
         ('clip = 1, n0 = "auto", epsilon = 8, delta = 1e-3', "privacy.n0 must be a number, not 'auto'"),
         ("clip = 1, n0 = 5, epsilon = 8, delta = 1e-3, min_separation = 9", "9 is more than the 4 rounds there are"),
+        ("clip = 1, n0 = 5, epsilon = 8, delta = 1e-3, rounds = 9", "privacy.rounds = 9, and the experiment has 4"),
         ("clip = 1, n0 = 5, epsilon = 8, delta = 1e-3, seperation = 2", "unknown setting algorithm.privacy.seperation"),
     ],
 )

@@ -182,7 +182,8 @@ def words_about_files() -> Iterator[tuple[str, str]]:
     notes = (ROOT / "benchmarks").glob("*.md")
     for page in [*PAGES, *(ROOT / "papers").rglob("*.md"), *notes, ROOT / "CONTRIBUTING.md"]:
         yield page.relative_to(ROOT).as_posix(), BLOCK.sub("", page.read_text("utf-8"))
-    for path in (path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))):
+    code = (path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py")) if ".venv" not in str(path))
+    for path in code:
         text, place = path.read_text("utf-8"), path.relative_to(ROOT).as_posix()
         documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, documented)]

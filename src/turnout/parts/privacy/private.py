@@ -102,6 +102,11 @@ class Private:
 
     def tied(self, rounds: int) -> Private:
         """The same for so many rounds; refused where its settings do not fit them."""
+        if self.rounds not in (None, rounds):
+            raise UserError(
+                f"privacy.rounds = {self.rounds}, and the experiment has {rounds} rounds, which the noise is for: leave "
+                "privacy.rounds out"
+            )
         if self.min_separation > rounds:
             raise UserError(
                 f"privacy.min_separation = {self.min_separation} is more than the {rounds} rounds there are: each "
