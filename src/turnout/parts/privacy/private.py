@@ -104,8 +104,8 @@ class Private:
         """The same for so many rounds; refused where its settings do not fit them."""
         if self.rounds not in (None, rounds):
             raise UserError(
-                f"privacy.rounds = {self.rounds}, and the experiment has {rounds} rounds, which the noise is for: leave "
-                "privacy.rounds out"
+                f"privacy.rounds = {self.rounds}, and the experiment has {rounds} rounds, which the noise is for: "
+                "leave privacy.rounds out"
             )
         if self.min_separation > rounds:
             raise UserError(
