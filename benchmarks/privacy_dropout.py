@@ -74,7 +74,7 @@ class AbsentGrid(Grid):
         ]
 
     def _unused(self, *given: Any, **more: Any) -> Any:
-        raise NotImplementedError("Strategy.start uses send_and_receive alone")
+        raise AssertionError("Strategy.start uses send_and_receive alone")
 
     set_run = create_message = push_messages = pull_messages = _unused
     run = property(_unused)
