@@ -65,7 +65,7 @@ def client_work(
     report = {"loss": trained.loss_C.cpu(), "finite": finite_R, "bytes_up": bytes_up, "bytes_down": bytes_down}
     report |= {name: value.cpu() for name, value in measured.items()}
     report |= {} if job.limit is None else {"steps": trained.steps_C}
-    report |= {SQUARED: trained.squared_C} if len(trained.squared_C) else {}
+    report |= {SQUARED: trained.squared_C.cpu()} if len(trained.squared_C) else {}
     return Replies(client_R, message, states, uploads, report, hints), rows
 
 

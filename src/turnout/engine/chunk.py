@@ -25,6 +25,7 @@ from turnout.engine.own_samples import OwnSamples, batch_gradient, fisher, mean_
 from turnout.machine.memory import to_device
 from turnout.parts.optimizers import SGD
 from turnout.parts.terms.base import At, PostStep
+from turnout.parts.updates import squared_lengths
 from turnout.rng import key
 from turnout.types import Tensors
 
@@ -79,7 +80,8 @@ class Chunk:
             held = None if self.graphs is None else self.graphs.hold("gradient", self.flat_cP, copy=False)
             self.grad_cP = torch.empty_like(self.flat_cP) if held is None else held
         self.loss_c = result.loss_C[rows]
-        self.finite_c: Tensor | None = None  # whether each update is finite, if the steps in C have reported it
+        # Whether each update is finite, and its squared length, if the steps in C have reported it.
+        self.reported: tuple[Tensor, Tensor] | None = None
         self.grouped = gradients.sees_padding and network.has_batch_statistics()
 
     def run(self) -> None:
@@ -110,11 +112,7 @@ class Chunk:
             shared = 0 if self.job.terms else self.network.layout.shared  # terms need the weights, not the update
             given = (samples, batches, self.steps_c, self.start_cP, self.flat_cP, self.loss_c)
             beside = (self.slots, count_c, self.keys_cJk, self.states)
-            self.finite_c, squared_c = native.train(*given, *beside, shared)
-            if (
-                self.job.lengths and shared and self.job.scale_C is None
-            ):  # else the update is not written yet, or scaled
-                self.result.squared_C = torch.cat([self.result.squared_C, squared_c])
+            self.reported = native.train(*given, *beside, shared)
             return
         self.flat_cP.copy_(self.start_cP)
         for first in range(0, int(self.steps_c.max()), NATIVE_STEPS):
@@ -250,14 +248,22 @@ class Chunk:
                     columns[slot.name].copy_(self.weights.weights[slot.name])
         elif self.native is None or job.terms or job.limit:  # else C has written it
             update_cP.sub_(start_cP)
-            self.finite_c = None
+            self.reported = None
         scale_c = None if job.scale_C is None else job.scale_C[self.rows]
         if job.limit is not None:
             scale_c = job.limit.scale(self.steps_c)
         if scale_c is not None:
             update_cP.mul_(self.there(scale_c)[:, None])
-            self.finite_c = None
-        self.result.finite_C[self.rows] = torch.isfinite(update_cP.sum(1)) if self.finite_c is None else self.finite_c
+            self.reported = None
+        if self.reported is None and not job.lengths:
+            self.result.finite_C[self.rows] = torch.isfinite(update_cP.sum(1))
+            return
+        if self.reported is None:  # one pass for both; a length that is too large for a float is not finite either
+            squared_c = squared_lengths(update_cP)
+            self.reported = torch.isfinite(squared_c), squared_c
+        self.result.finite_C[self.rows] = self.reported[0]
+        if job.lengths:
+            self.result.squared_C[self.rows] = self.reported[1]
 
     def there(self, value_c: Tensor) -> Tensor:
         """Numbers of clients in the weights' type, on their device."""

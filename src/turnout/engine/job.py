@@ -50,7 +50,7 @@ class Job:
     server_term_states  term -> name -> tensor from the server
     term_states  term -> name -> [C, ...] that clients keep
     magnitudes   whether to record the mean |gradient| of each parameter
-    lengths      whether to measure the lengths of updates, where that is done beside the steps
+    lengths      whether to measure the lengths of updates
     limit        may stop training early
     held_CP      which columns each client has: the others are 0 and stay 0; None: all
     clip         the most that a gradient may be long
@@ -133,7 +133,7 @@ class Trained:
     count_C     optimizer steps so far
     loss_C      mean over the local steps
     finite_C    whether the whole update is finite
-    squared_C   squared length of the update, if `Job.lengths` and the steps in C have measured it; else it is empty
+    squared_C   squared length of the update, float64; empty without `Job.lengths`
     uploads     term -> name -> [C, ...] that clients send
     term_states term -> name -> [C, ...] that clients keep
     magnitude   parameter -> mean |gradient| over entries and local steps [C], if `Job.magnitudes`
@@ -150,4 +150,4 @@ class Trained:
     term_states: dict[str, Tensors]
     magnitude: Tensors
     steps_C: Tensor
-    squared_C: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
+    squared_C: Tensor

@@ -212,6 +212,6 @@ def _blank(job: Job, flat_CP: Tensor, parameters: Sequence[Slot]) -> Trained:
     loss_C = torch.zeros(clients, dtype=job.start_P.dtype, device=device)
     finite_C = torch.ones(clients, dtype=torch.bool, device=device)
     magnitude = {slot.name: torch.zeros_like(loss_C) for slot in parameters} if job.magnitudes else {}
-    return Trained(
-        flat_CP, states, slots, to_device(count_C, device), loss_C, finite_C, {}, mine, magnitude, job.steps_C.clone()
-    )
+    squared_C = torch.zeros(clients if job.lengths else 0, dtype=torch.float64, device=device)
+    count_C, steps_C = to_device(count_C, device), job.steps_C.clone()
+    return Trained(flat_CP, states, slots, count_C, loss_C, finite_C, {}, mine, magnitude, steps_C, squared_C)

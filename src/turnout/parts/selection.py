@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -189,15 +190,15 @@ class MinSeparation(Selection):
 
     def took_part(self, state: State, client_R: Tensor, t: int) -> State:
         """The state after these clients took part in round t."""
-        client_I, inverse = torch.cat([state["client"], client_R]).unique(return_inverse=True)
-        old, now = inverse.split([len(state["client"]), len(client_R)])
-        last_I, count_I = (torch.zeros_like(client_I).index_copy(0, old, state[name]) for name in ("last", "count"))
-        return {
-            "of": state["of"],
-            "client": client_I,
-            "last": last_I.index_fill(0, now, t),
-            "count": count_I.index_copy(0, now, count_I[now] + 1),  # two replies of a client are one participation
-        }
+        before_I, now_R = state["client"].numpy(), np.unique(client_R.numpy())  # two replies are one participation
+        client_I = np.union1d(before_I, now_R)
+        old, now = np.searchsorted(client_I, before_I), np.searchsorted(client_I, now_R)
+        last_I, count_I = np.zeros_like(client_I), np.zeros_like(client_I)
+        last_I[old], count_I[old] = state["last"].numpy(), state["count"].numpy()
+        last_I[now] = t
+        count_I[now] += 1
+        found = {"client": client_I, "last": last_I, "count": count_I}
+        return {"of": state["of"], **{name: torch.from_numpy(value_I) for name, value_I in found.items()}}
 
 
 KINDS = {

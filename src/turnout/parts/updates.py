@@ -128,3 +128,12 @@ class Applied(Updates):
     new_P: Tensor
     friend_C: Tensor | None = None
     extra: Extra = field(default_factory=dict)
+
+
+def squared_lengths(value_R: Tensor) -> Tensor:
+    """The squared Euclidean length of each row [R], float64.
+
+    >>> squared_lengths(torch.tensor([[3.0, 4.0], [0.0, 2.0]]))
+    tensor([25.,  4.], dtype=torch.float64)
+    """
+    return torch.linalg.vector_norm(value_R.flatten(1), dim=1).double().square()

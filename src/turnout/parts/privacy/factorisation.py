@@ -71,10 +71,13 @@ class Factorisation:
         >>> Factorisation("banded", (0.8, 0.6)).sensitivity(rounds=10, min_separation=1, most=2)  # |0.8, 1.4, 0.6|
         1.7204650534085253
         """
-        if self.noise == "gaussian":
-            often = math.ceil(rounds / min_separation)
-            return math.sqrt(often if most is None else min(often, most))
-        return float(_squared_sensitivity(self.coefficients(rounds), min_separation, most).sqrt())
+        return self.sensitivities(rounds, min_separation, most)[-1]
+
+    @lru_cache(maxsize=64)  # noqa: B019
+    def sensitivities(self, rounds: int, min_separation: int, most: int | None = None) -> list[float]:
+        """Δ(k, b) over the first round, the first two, ... and all of so many."""
+        moved_T = _moved(self.coefficients(rounds), min_separation, most)
+        return moved_T.square().cumsum(0).sqrt().tolist()
 
     def realised(self, round_N: Tensor, rounds: int) -> float:
         """Δ of a client that took part in exactly these rounds: |Σ_i C e_i|."""
@@ -149,7 +152,7 @@ def _minimised(
         search.zero_grad()
         coef_T = coefficients(parameters, rounds)
         noise = _inverse(coef_T).cumsum(0).square().cumsum(0).mean()
-        value = noise.log() + _squared_sensitivity(coef_T, min_separation, most).log()
+        value = noise.log() + _moved(coef_T, min_separation, most).square().sum().log()
         value.backward()
         return value
 
@@ -158,15 +161,15 @@ def _minimised(
     return parameters.detach()
 
 
-def _squared_sensitivity(coef_T: Tensor, min_separation: int, most: int | None) -> Tensor:
-    """Δ(k, b)²: |Σ_j C e_{jb}|², j < k, by sums over every b-th coefficient."""
+def _moved(coef_T: Tensor, min_separation: int, most: int | None) -> Tensor:
+    """Σ_j C e_{jb}, j < k, by sums over every b-th coefficient [T]: its length is Δ(k, b)."""
     rounds, b = len(coef_T), min_separation
     k = -(-rounds // b) if most is None else min(most, -(-rounds // b))
     padded = torch.cat([coef_T, coef_T.new_zeros(-rounds % b)])
     moved_T = padded.view(-1, b).cumsum(0).flatten()
     if b * k < len(moved_T):
         moved_T = torch.cat([moved_T[: b * k], moved_T[b * k :] - moved_T[: -b * k]])
-    return moved_T[:rounds].square().sum()
+    return moved_T[:rounds]
 
 
 def _inverse(coef_T: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ Shape letters: P numbers of a sum, J buffers.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -57,10 +59,17 @@ def _next_buffered(factorisation: Factorisation, stream: State, fresh: Tensor, s
     flat_P = fresh.view(-1)
     if "buffers" in stream:
         buffer_JP = stream["buffers"].to(fresh)
-        exact_2J = torch.tensor([factorisation.decay, factorisation.scale], dtype=torch.float64)
-        decay_J, scale_J = to_device(exact_2J, fresh.device, fresh.dtype)  # queued: a GPU does not wait
+        decay_J, scale_J = _buffer_factors(factorisation, fresh.device, fresh.dtype)
         flat_P.sub_(scale_J @ buffer_JP)
         stream["buffers"] = torch.addcmul(flat_P, decay_J[:, None], buffer_JP)
     else:
         stream["buffers"] = flat_P.expand(len(factorisation.decay), -1).clone()
     return fresh
+
+
+@lru_cache(maxsize=8)
+def _buffer_factors(factorisation: Factorisation, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """d_j and s_j on a device, where they stay for all rounds."""
+    exact_2J = torch.tensor([factorisation.decay, factorisation.scale], dtype=torch.float64)
+    decay_J, scale_J = to_device(exact_2J, device, dtype)
+    return decay_J, scale_J

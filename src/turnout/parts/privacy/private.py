@@ -24,7 +24,7 @@ from turnout.parts.privacy.accountant import epsilon_of, mu_of
 from turnout.parts.privacy.factorisation import BUFFERS, Factorisation, factorise
 from turnout.parts.privacy.ledger import count_again, empty_ledger, took_part
 from turnout.parts.privacy.noise import draw_noise, next_noise
-from turnout.parts.updates import Updates
+from turnout.parts.updates import Updates, squared_lengths
 from turnout.types import Extra, State, Tensors
 
 NOISES = ("gaussian", "banded", "blt")
@@ -170,7 +170,9 @@ class Private:
 
     def epsilon_after(self, state: State, rounds: int) -> float:
         """ε of the first rounds, for any client that takes part at most k times, at least b rounds apart."""
-        return epsilon_of(self.sensitivity(_factorisation(state), rounds) / state["multiplier"], self._delta)
+        assert self.rounds is not None
+        table = _factorisation(state).sensitivities(max(rounds, self.rounds), self.min_separation, self.most)
+        return epsilon_of(table[rounds - 1] / state["multiplier"], self._delta)
 
     def reason_to_stop(self, state: State, t: int) -> str | None:
         """Why round t must not run: ε would exceed its budget; None: it may."""
@@ -191,7 +193,6 @@ class Private:
 
         Every reply is replaced by the noised sum / R: what later steps compute of replies is a function of that sum.
         """
-        own_R = to_device(own_R, updates.update_RP.device)  # on a GPU nothing here waits for it
         sent, beside_R = {UPDATE: (updates.update_RP, own_R)}, torch.full_like(own_R, self.beside)
         for term, own in updates.uploads.items():
             for name, value in own.items():
@@ -230,7 +231,9 @@ class Private:
         if self.noise_at == "client":
             kept_R, std = torch.ones_like(kept_R), 0.0
         for name, (value, own_R) in sent.items():
-            sums[name] = ((kept_R * own_R).to(value) @ value.flatten(1)).view(value.shape[1:])
+            factor_R = kept_R * to_device(own_R, kept_R.device)
+            factor_R = to_device(factor_R, value.device, value.dtype)  # queued: nothing here waits for a GPU
+            sums[name] = (factor_R @ value.flatten(1)).view(value.shape[1:])
             if std:
                 noise, streams[name] = next_noise(factorisation, streams.get(name, {}), sums[name], (key, t, name))
                 sums[name] = torch.add(sums[name], noise, alpha=std)
@@ -268,8 +271,9 @@ class Private:
         for name, (value, own_R) in sent.items():
             known_R = squared_R if name == UPDATE else None
             if known_R is None:
-                known_R = torch.linalg.vector_norm(value.flatten(1), dim=1).double().square()
-            total_R = known_R * own_R.square() + total_R
+                known_R = squared_lengths(value)
+            device = known_R.device
+            total_R = known_R * to_device(own_R, device).square() + to_device(total_R, device)
         return total_R.sqrt()
 
     def _adapted(self, length_R: Tensor, clip: float, key: int, t: int) -> float:
