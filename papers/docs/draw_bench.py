@@ -1,4 +1,4 @@
-"""Draw bench-heat-map.svg and bench-ranks.svg from the pages of the benchmark, which was run in two parts.
+"""Draw bench-heat-map.svg and bench-ranks.svg from the record of the benchmark.
 
     python papers/docs/draw_bench.py
 
@@ -19,13 +19,12 @@ HERE = Path(__file__).parent
 
 
 def read() -> Standings:
-    """The worlds of both pages, means over three seeds."""
+    """The worlds of the record, means over three seeds."""
     found: dict[tuple[str, str], dict[str, float]] = {}
-    for page in ("bench-mnist", "bench"):
-        for row in json.loads((HERE / "studies" / "paper" / f"{page}.json").read_text("utf-8"))["rows"]:
-            data, turnout = row["case"].split(", ")
-            value = -np.inf if row["diverged"] else float(row["ours"])
-            found.setdefault((data, turnout), {})[row["metric"]] = value
+    for row in json.loads((HERE / "studies" / "paper" / "bench.json").read_text("utf-8"))["rows"]:
+        data, turnout = row["case"].split(", ")
+        value = -np.inf if row["diverged"] else float(row["ours"])
+        found.setdefault((data, turnout), {})[row["metric"]] = value
     return Standings(tuple(METHODS), list(found), np.array([[own[m] for own in found.values()] for m in METHODS]))
 
 

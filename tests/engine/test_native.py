@@ -239,7 +239,7 @@ def test_a_client_is_the_same_to_the_last_bit_in_any_company(monkeypatch):
 
 
 def test_lengths_are_measured_where_the_update_is_written(monkeypatch):
-    """Σ u², client by client, over two calls of C; not for updates that are scaled or written later."""
+    """Σ u², client by client, over two calls of C; and of updates that are scaled or written later."""
     monkeypatch.setattr("turnout.engine.train._CALL", 1)
     monkeypatch.setattr("turnout.engine.train.BLOCK", 3)
     trainer, job = in_c(wide(), lengths=True)
@@ -249,8 +249,11 @@ def test_lengths_are_measured_where_the_update_is_written(monkeypatch):
     expected = trained.flat_CP.double().square().sum(1)
     assert float(expected[0]) > 0
     torch.testing.assert_close(trained.squared_C, expected, rtol=1e-13, atol=0.0)
-    for changes in ({"lengths": False}, {"scale_C": torch.full((5,), 2.0)}, {"terms": [Proximal(0.1)]}):
-        assert len(trainer.train(dataclasses.replace(job, **changes)).squared_C) == 0
+    assert len(trainer.train(dataclasses.replace(job, lengths=False)).squared_C) == 0
+    for changes in ({"scale_C": torch.full((5,), 2.0)}, {"terms": [Proximal(0.1)]}):
+        later = trainer.train(dataclasses.replace(job, **changes))
+        expected = later.flat_CP.double().square().sum(1)
+        torch.testing.assert_close(later.squared_C, expected, rtol=1e-6, atol=0.0)
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)

@@ -170,8 +170,7 @@ class Private:
 
     def epsilon_after(self, state: State, rounds: int) -> float:
         """ε of the first rounds, for any client that takes part at most k times, at least b rounds apart."""
-        assert self.rounds is not None
-        table = _factorisation(state).sensitivities(max(rounds, self.rounds), self.min_separation, self.most)
+        table = _factorisation(state).sensitivities(max(rounds, self.rounds or 0), self.min_separation, self.most)
         return epsilon_of(table[rounds - 1] / state["multiplier"], self._delta)
 
     def reason_to_stop(self, state: State, t: int) -> str | None:
