@@ -19,6 +19,7 @@ Shape letters: C clients of the cohort (sorted by id), R replies, P shared param
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from turnout.exchange import Download
 from turnout.machine.profiling import stage
 from turnout.parts.aggregation import Combined, weighted_mean
 from turnout.parts.compression.base import Sending
+from turnout.parts.privacy.private import UPDATE, Prepared
 from turnout.parts.server import stepped
 from turnout.parts.substitution.base import Substitutes
 from turnout.parts.terms.base import TermTraits, shift_model, update_terms
@@ -83,13 +85,14 @@ def run_round(server: Server, t: int, ctx: Context) -> Round:
     download = make_download(start, cohort, t, ctx)
     with stage("client work"):
         answer = ctx.runtime.ask(cohort.asked, download)
-    received = collect(start, cohort, download, answer, ctx)
+        prepared = None if ctx.algorithm.privacy is None else prepare_release(start, answer[1], t, ctx)
+        received = collect(start, cohort, download, answer, ctx)
     if received.is_cut:  # the run's simulated hours end before this round: it ends as the round before left it
         no_clients = received.waiting[:0]
         ctx.runtime.commit(t, no_clients)
         return Round(t, server, start, server, changes, cohort, download, received)
     with stage("aggregate"):
-        total, stepped = aggregate(received, download, ctx)
+        total, stepped = aggregate(received, download, prepared, ctx)
     with stage("server state"):
         after, extra = remember(stepped, received, total, t, ctx)
     used_or_late = received.waiting if total is None else torch.cat([total.client_R, received.waiting])
@@ -97,7 +100,19 @@ def run_round(server: Server, t: int, ctx: Context) -> Round:
     return Round(t, server, start, after, changes, cohort, download, received, total, extra)
 
 
-def aggregate(received: Received, download: Download, ctx: Context) -> tuple[Applied | None, Server]:
+def prepare_release(server: Server, replies: Replies | None, t: int, ctx: Context) -> Prepared | None:
+    """What of a private round can be computed while clients train on a GPU: the noise, and who takes part."""
+    private = ctx.algorithm.privacy
+    if private is None or replies is None or ctx.algorithm.secure is not None:
+        return None
+    uploads = {f"{term}.{name}": v[0] for term, own in replies.uploads.items() for name, v in own.items()}
+    like = {UPDATE: server.shared_P} | {name: one for name, one in uploads.items() if one.is_floating_point()}
+    return private.prepare(like, replies.client_R, t, server.privacy, ctx.key)
+
+
+def aggregate(
+    received: Received, download: Download, prepared: Prepared | None, ctx: Context
+) -> tuple[Applied | None, Server]:
     """Decode the replies, lend shares of missing clients, weigh, sum once, step, and encode the step for all clients.
 
     Returns the update, and the server with its new parameters; None and the same server without usable replies.
@@ -108,7 +123,7 @@ def aggregate(received: Received, download: Download, ctx: Context) -> tuple[App
     updates = make_updates(received, received.replies, download, ctx)
     substitution = algorithm.substitution.observe(server.substitution, updates)
     weight_R, substitutes, old_P = weigh(updates, substitution, received, ctx)
-    into_one = combine if algorithm.privacy is None else release  # released: later steps see only the noised sum
+    into_one = combine if algorithm.privacy is None else partial(release, prepared)  # later steps see a noised sum
     updates, weight_R, sum_P, extra, server = into_one(updates, weight_R, received, ctx)
     update_P = sum_P if old_P is None else sum_P + old_P.to(sum_P)
     change_P, step = stepped(algorithm.server, update_P, server.step, updates)
@@ -205,7 +220,7 @@ def combine(updates: Updates, weight_R: Tensor, received: Received, ctx: Context
     return updates, weight_R, result.update_P, result.extra, received.server
 
 
-def release(updates: Updates, weight_R: Tensor, received: Received, ctx: Context) -> Summed:
+def release(prepared: Prepared | None, updates: Updates, weight_R: Tensor, received: Received, ctx: Context) -> Summed:
     """The same for a private run: each client's whole contribution (every factor of its own, what its terms upload) is
     clipped as one vector; the sum is noised and divided by a fixed number. A factor that all clients have in common
     (N/K) comes after the noise; with correlated noise, which it would spoil, the fixed number stands for it.
@@ -218,9 +233,8 @@ def release(updates: Updates, weight_R: Tensor, received: Received, ctx: Context
     own_R = weight_R / (share_C * public_C)[updates.position_R]
     traits = [term for term in algorithm.terms if isinstance(term, TermTraits)]
     not_negative = {(term.name, name) for term in traits for name in term.not_negative}
-    key = ctx.seed if ctx.noise_key is None else ctx.noise_key
     if algorithm.secure is None:
-        found = private.release(updates, own_R, server.privacy, key, not_negative)
+        found = private.release(updates, own_R, server.privacy, ctx.key, not_negative, prepared)
     else:  # clients clipped and noised what was summed, and each row is the mean
         found = private.counted(updates, updates.update_RP[0] * len(updates.update_RP), server.privacy)
     after = algorithm.weighting.after_noise and private.noise == "gaussian"

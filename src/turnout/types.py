@@ -214,6 +214,10 @@ class Replies:
     report: Tensors = field(default_factory=dict)
     hints: Tensors = field(default_factory=dict)
 
+    def reported(self) -> Replies:
+        """The same with the report in this computer's memory: where a GPU still trains, this waits for it."""
+        return replace(self, report={name: value.cpu() for name, value in self.report.items()})
+
     def take(self, rows: Tensor) -> Replies:
         """The same for some of the replies."""
         return Replies(

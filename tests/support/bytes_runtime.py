@@ -265,7 +265,7 @@ class Home(ClientsAtHome):
         work = wire.assignment_of(asked)
         self._only_mine(work.client_R)
         replies, rows = self.clients.work(wire.download_of(download), work)
-        self.clients.keep(replies, rows)
+        self.clients.pending = replies.client_R, rows
         return wire.replies_tree(replies)
 
     def unfinished(self, download: State, client: Tensor) -> State:

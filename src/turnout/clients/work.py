@@ -40,7 +40,7 @@ def assign_work(algorithm: Algorithm, turnout: Turnout, steps_C: Tensor) -> Assi
 def client_work(
     trainer: Trainer, algorithm: Algorithm, job: Job, state: ClientState, hooks: WorkHooks | None
 ) -> tuple[Replies, Tensors]:
-    """Local training of the clients whose work counts: what they send, and the rows they keep."""
+    """Local training of the clients whose work counts: what they send (soon, if a GPU trains), and what they keep."""
     layout, client_R, terms = trainer.network.layout, job.client_C, algorithm.terms
     measured = {} if hooks is None else hooks.before(trainer, job, state.seen)
     with stage("local training"):
@@ -60,12 +60,11 @@ def client_work(
     if terms:
         checked += unwitnessed(terms, uploads)
         bytes_down = terms_bytes(terms, job.server_term_states, state.term_states, len(client_R))
-    finite_R = finite_clients(trained.finite_C, *checked).cpu()
+    finite_R = finite_clients(trained.finite_C, *checked)
     bytes_up = message.bytes_C + row_bytes(states) + row_bytes(hints) + sum(map(row_bytes, uploads.values()))
-    report = {"loss": trained.loss_C.cpu(), "finite": finite_R, "bytes_up": bytes_up, "bytes_down": bytes_down}
-    report |= {name: value.cpu() for name, value in measured.items()}
+    report = {"loss": trained.loss_C, "finite": finite_R, "bytes_up": bytes_up, "bytes_down": bytes_down} | measured
     report |= {} if job.limit is None else {"steps": trained.steps_C}
-    report |= {SQUARED: trained.squared_C.cpu()} if len(trained.squared_C) else {}
+    report |= {SQUARED: trained.squared_C} if len(trained.squared_C) else {}
     return Replies(client_R, message, states, uploads, report, hints), rows
 
 

@@ -243,6 +243,7 @@ class WeightTasks:
         asked = self._assignment(client_1, full_1, download.t, until)
         began = time.monotonic()
         replies, rows = self.clients.work(download, asked)
+        replies = replies.reported()
         steps_1 = replies.report.pop("steps", asked.steps_R)
         time.sleep(max(0.0, int(steps_1[0]) * self.step_seconds - (time.monotonic() - began)))
         spent = time.monotonic() - began

@@ -190,14 +190,14 @@ class MinSeparation(Selection):
 
     def took_part(self, state: State, client_R: Tensor, t: int) -> State:
         """The state after these clients took part in round t."""
-        before_I, now_R = state["client"].numpy(), np.unique(client_R.numpy())  # two replies are one participation
-        client_I = np.union1d(before_I, now_R)
-        old, now = np.searchsorted(client_I, before_I), np.searchsorted(client_I, now_R)
-        last_I, count_I = np.zeros_like(client_I), np.zeros_like(client_I)
-        last_I[old], count_I[old] = state["last"].numpy(), state["count"].numpy()
-        last_I[now] = t
-        count_I[now] += 1
-        found = {"client": client_I, "last": last_I, "count": count_I}
+        client_I, now_R = state["client"].numpy(), np.unique(client_R.numpy())  # two replies are one participation
+        place_R = client_I.searchsorted(now_R)
+        new_R = np.append(client_I, -1)[place_R] != now_R
+        first = {"client": now_R[new_R], "last": 0, "count": 0}
+        found = {name: np.insert(state[name].numpy(), place_R[new_R], value) for name, value in first.items()}
+        now = found["client"].searchsorted(now_R)
+        found["last"][now] = t
+        found["count"][now] += 1
         return {"of": state["of"], **{name: torch.from_numpy(value_I) for name, value_I in found.items()}}
 
 

@@ -88,7 +88,7 @@ class ClientPool:
     # -- a round
 
     def work(self, download: Download, asked: Assignment, dense: bool = False) -> tuple[Replies, Tensors]:
-        """The replies of the clients that work, and the rows they would keep; nothing is kept yet.
+        """The replies of the clients that work, and the rows they would keep, `pending` a commit; nothing is kept yet.
 
         `dense`: do not encode updates, for work that is only looked at; nothing is probed then, and no client attacks.
         """
@@ -155,13 +155,6 @@ class ClientPool:
         held = Message(self.algorithm.compression.held(rows.residuals), torch.zeros_like(client_I))
         bytes_I = terms_bytes(self.algorithm.terms, download.term_states, rows.term_states, len(client_I))
         return Replies(client_I, held, report={"bytes_down": bytes_I})
-
-    def keep(self, replies: Replies, rows: Tensors) -> None:
-        """Hold the clients' new rows until the server has decided which replies it uses."""
-        good_R, client_R = replies.report["finite"], replies.client_R
-        if not bool(good_R.all()):
-            client_R, rows = client_R[good_R], {name: value[good_R.to(value.device)] for name, value in rows.items()}
-        self.pending = (client_R, rows) if len(client_R) else None
 
     def commit(self, client_R: Tensor) -> None:
         """Store the new rows of these clients; drop those of the others."""

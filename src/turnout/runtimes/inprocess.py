@@ -151,7 +151,7 @@ class InProcessRuntime(Simulated):
         if asked is None:
             return turnout, None
         replies, rows = self.clients.work(download, asked)
-        self.clients.keep(replies, rows)
+        self.clients.pending = replies.client_R, rows
         if self.secure is None:
             return turnout, replies
         private = self.algorithm.privacy
@@ -164,7 +164,7 @@ class InProcessRuntime(Simulated):
         with stage("secure sum"):
             weight_C = weights_of(self.algorithm.shares.by, self.examples(client_C))
             try:
-                replies, cut = sum_in_process(self.secure, client_C, weight_C, replies, noise_key)
+                replies, cut = sum_in_process(self.secure, client_C, weight_C, replies.reported(), noise_key)
             except SumLost as why:
                 self._notes = {"failed": f"the secure sum is lost: {why}"}
                 return turnout, None

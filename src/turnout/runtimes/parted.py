@@ -89,7 +89,7 @@ class PartedPool(ClientPool):
             for place in places[: self.workers.here]:
                 began = time.perf_counter()
                 replies, rows = super(PartedPool, self).work(download, asked.take(place), dense)
-                results.append((replies, {} if dense else rows))
+                results.append((replies.reported(), {} if dense else rows))
                 seconds.append(time.perf_counter() - began)
 
         for answer in self.workers.each("work", common, parts, meanwhile):
@@ -161,7 +161,7 @@ class Worker:
         start = time.perf_counter()
         replies, rows = self.clients.work(download, asked, part["dense"])
         kept = {} if part["dense"] else rows
-        return {"replies": wire.replies_tree(replies), "rows": kept, "seconds": time.perf_counter() - start}
+        return {"replies": wire.replies_tree(replies.reported()), "rows": kept, "seconds": time.perf_counter() - start}
 
     def measure(self, common: State, part: State) -> State:
         """Measure the models of some clients, one by one."""

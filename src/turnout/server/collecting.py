@@ -7,7 +7,7 @@ Shape letters: C clients of the cohort, R usable replies, S all replies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -54,6 +54,8 @@ def collect(
 ) -> Received:
     """Close a round and match each reply to its client. A reply that is not finite is refused or left out."""
     turnout, replies = answer
+    if replies is not None:  # where a GPU still trains, this waits for it
+        replies = replace(replies, report={name: value.cpu() for name, value in replies.report.items()})
     if len(turnout.client_C) < len(cohort.client_C):
         turnout = turnout.among(cohort.client_C)
     waiting, seconds, is_cut = cohort.client_C[:0], 0.0, False

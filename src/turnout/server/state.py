@@ -45,6 +45,11 @@ class Context:
     until: float = math.inf
     noise_key: int | None = None
 
+    @property
+    def key(self) -> int:
+        """What addresses the noise of a private run."""
+        return self.seed if self.noise_key is None else self.noise_key
+
 
 @dataclass(frozen=True)
 class InFlight:

@@ -181,14 +181,30 @@ class Private:
 
     # -- a round
 
+    def prepare(self, like: Tensors, client_R: Tensor, t: int, state: State, key: int) -> Prepared:
+        """The noise of round t for sums like these, and the state after it if these clients take part."""
+        factorisation, streams, noise = _factorisation(state), dict(state["streams"]), Tensors()
+        if self.noise_at == "server" and self._multiplier(state):
+            for name, one in like.items():
+                noise[name], streams[name] = next_noise(factorisation, streams.get(name, {}), one, (key, t, name))
+        after, extra = self._counted(state | {"streams": streams}, client_R, t)
+        return Prepared(noise, client_R, after, extra)
+
     def release(
-        self, updates: Updates, own_R: Tensor, state: State, key: int, not_negative: Collection[tuple[str, str]] = ()
+        self,
+        updates: Updates,
+        own_R: Tensor,
+        state: State,
+        key: int,
+        not_negative: Collection[tuple[str, str]] = (),
+        prepared: Prepared | None = None,
     ) -> Released:
         """Clip, sum and noise the replies of a round.
 
         own_R         the factor of each reply's own
         key           addresses the noise
         not_negative  uploads whose sums cannot be negative, as (term, name): noise may not make them so
+        prepared      by `prepare`, for at least these sums; None: it is done here
 
         Every reply is replaced by the noised sum / R: what later steps compute of replies is a function of that sum.
         """
@@ -201,7 +217,8 @@ class Private:
                         "leave the term out, or algorithm.privacy"
                     )
                 sent[f"{term}.{name}"] = value, beside_R
-        sums, after, extra = self.noised_sums(sent, updates.client_R, updates.t, state, key, updates.squared_R)
+        known_R = updates.squared_R
+        sums, after, extra = self.noised_sums(sent, updates.client_R, updates.t, state, key, known_R, prepared)
         replies, uploads = len(updates.client_R), dict[str, Tensors]()
         for term, own in updates.uploads.items():
             for name in own:
@@ -216,15 +233,24 @@ class Private:
         return Released(_seen(updates, sum_P), sum_P, after, extra)
 
     def noised_sums(
-        self, sent: Sent, client_R: Tensor, t: int, state: State, key: int, squared_R: Tensor | None = None
+        self,
+        sent: Sent,
+        client_R: Tensor,
+        t: int,
+        state: State,
+        key: int,
+        squared_R: Tensor | None = None,
+        prepared: Prepared | None = None,
     ) -> tuple[Tensors, State, Extra]:
         """The sums over clients of what they sent in round t, clipped and noised; the next state of the part, and
         columns for the round's record. Where clients have clipped and noised it themselves, it is only summed.
 
         squared_R  squared lengths of the updates, where training has measured them
+        prepared   as for `release`
         """
-        clip, std = state["clip"], self._multiplier(state) * state["clip"]
-        factorisation, streams, sums = _factorisation(state), dict(state["streams"]), Tensors()
+        if prepared is None:
+            prepared = self.prepare({name: value[0] for name, (value, _) in sent.items()}, client_R, t, state, key)
+        clip, std, sums = state["clip"], self._multiplier(state) * state["clip"], Tensors()
         length_R = self._lengths(sent, squared_R)
         kept_R = clip / length_R.clamp(min=clip)  # min(1, C / length), a factor of the sum: no matrix is clipped
         if self.noise_at == "client":
@@ -234,11 +260,12 @@ class Private:
             factor_R = to_device(factor_R, value.device, value.dtype)  # queued: nothing here waits for a GPU
             sums[name] = (factor_R @ value.flatten(1)).view(value.shape[1:])
             if std:
-                noise, streams[name] = next_noise(factorisation, streams.get(name, {}), sums[name], (key, t, name))
-                sums[name] = torch.add(sums[name], noise, alpha=std)
-        after, extra = self._counted(state | {"streams": streams}, client_R, t)
+                sums[name] = sums[name].add_(prepared.noise[name], alpha=std)
+        after, extra = prepared.state, prepared.extra
+        if not torch.equal(prepared.client_R, client_R):  # a reply was late, or not finite
+            after, extra = self._counted(state | {"streams": after["streams"]}, client_R, t)
         if self.quantile is not None:
-            after["clip"], extra["clip"] = self._adapted(length_R, clip, key, t), clip
+            after, extra = after | {"clip": self._adapted(length_R, clip, key, t)}, extra | {"clip": clip}
         return sums, after, extra
 
     def noised_message(self, value: Tensor, multiplier: float, key: int, t: int, client: int) -> Tensor:
@@ -289,6 +316,22 @@ class Private:
         if self.rounds > ledger["rounds"]:  # the run was resumed with more rounds
             ledger = count_again(ledger["client"], ledger["round"], factorisation, self.rounds)
         return took_part(ledger, factorisation, client_R, t)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What of a release does not depend on the updates: the server can compute it while clients train.
+
+    noise     of each sum, in units of C · the noise multiplier
+    client_R  clients that are expected to take part
+    state     the next state of the part if just these do
+    extra     columns for the round's record, likewise
+    """
+
+    noise: Tensors
+    client_R: Tensor
+    state: State
+    extra: Extra
 
 
 @dataclass(frozen=True)
