@@ -190,14 +190,20 @@ class MinSeparation(Selection):
 
     def took_part(self, state: State, client_R: Tensor, t: int) -> State:
         """The state after these clients took part in round t."""
-        client_I, now_R = state["client"].numpy(), np.unique(client_R.numpy())  # two replies are one participation
+        client_I, last_I, count_I = (state[name].numpy().copy() for name in ("client", "last", "count"))
+        now_R = client_R.numpy()
         place_R = client_I.searchsorted(now_R)
         new_R = np.append(client_I, -1)[place_R] != now_R
-        first = {"client": now_R[new_R], "last": 0, "count": 0}
-        found = {name: np.insert(state[name].numpy(), place_R[new_R], value) for name, value in first.items()}
-        now = found["client"].searchsorted(now_R)
-        found["last"][now] = t
-        found["count"][now] += 1
+        if new_R.any():
+            client_N = np.unique(now_R[new_R])
+            place_N = client_I.searchsorted(client_N)
+            client_I, last_I, count_I = (
+                np.insert(old_I, place_N, value) for old_I, value in ((client_I, client_N), (last_I, 0), (count_I, 0))
+            )
+            place_R = client_I.searchsorted(now_R)
+        last_I[place_R] = t
+        count_I[place_R] += 1  # two replies of a client are one participation
+        found = {"client": client_I, "last": last_I, "count": count_I}
         return {"of": state["of"], **{name: torch.from_numpy(value_I) for name, value_I in found.items()}}
 
 

@@ -1,13 +1,16 @@
 """Noise as a stream: independent in each round, or correlated by a factorisation with O(bands) vectors of state.
 
 A draw belongs to (key, round, name), so that a resumed run continues the same stream. It is made on the device of the
-sum that it hides: only the server draws, so processes and clusters have no part in it.
+sum that it hides: only the server draws, so processes and clusters have no part in it. On a GPU it is drawn beside the
+training of clients, in a CUDA stream of its own.
 
 Shape letters: P numbers of a sum, J buffers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import torch
@@ -65,6 +68,30 @@ def _next_buffered(factorisation: Factorisation, stream: State, fresh: Tensor, s
     else:
         stream["buffers"] = flat_P.expand(len(factorisation.decay), -1).clone()
     return fresh
+
+
+@contextmanager
+def beside_training(device: torch.device) -> Iterator[None]:
+    """Queue work on a GPU in the stream of noise, which does not wait for what is queued otherwise."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.stream(_noise_stream(device)):
+        yield
+
+
+def drawn(noise: Tensor) -> Tensor:
+    """Noise that was drawn `beside_training`, for use in the current stream."""
+    if noise.is_cuda:
+        now = torch.cuda.current_stream(noise.device)
+        now.wait_stream(_noise_stream(noise.device))
+        noise.record_stream(now)  # or its memory could be used again before it is read
+    return noise
+
+
+@lru_cache(maxsize=8)
+def _noise_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 @lru_cache(maxsize=8)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from turnout.machine.memory import to_device
 from turnout.parts.privacy.accountant import epsilon_of, mu_of
 from turnout.parts.privacy.factorisation import BUFFERS, Factorisation, factorise
 from turnout.parts.privacy.ledger import count_again, empty_ledger, took_part
-from turnout.parts.privacy.noise import draw_noise, next_noise
+from turnout.parts.privacy.noise import beside_training, draw_noise, drawn, next_noise
 from turnout.parts.updates import Updates, squared_lengths
 from turnout.types import Extra, State, Tensors
 
@@ -186,7 +187,8 @@ class Private:
         factorisation, streams, noise = _factorisation(state), dict(state["streams"]), Tensors()
         if self.noise_at == "server" and self._multiplier(state):
             for name, one in like.items():
-                noise[name], streams[name] = next_noise(factorisation, streams.get(name, {}), one, (key, t, name))
+                with beside_training(one.device):
+                    noise[name], streams[name] = next_noise(factorisation, streams.get(name, {}), one, (key, t, name))
         after, extra = self._counted(state | {"streams": streams}, client_R, t)
         return Prepared(noise, client_R, after, extra)
 
@@ -208,7 +210,7 @@ class Private:
 
         Every reply is replaced by the noised sum / R: what later steps compute of replies is a function of that sum.
         """
-        sent, beside_R = {UPDATE: (updates.update_RP, own_R)}, torch.full_like(own_R, self.beside)
+        sent = {UPDATE: (updates.update_RP, own_R)}
         for term, own in updates.uploads.items():
             for name, value in own.items():
                 if not value.is_floating_point():
@@ -216,7 +218,7 @@ class Private:
                         f"the term {term!r} uploads whole numbers ({name!r}), which cannot be clipped and noised: "
                         "leave the term out, or algorithm.privacy"
                     )
-                sent[f"{term}.{name}"] = value, beside_R
+                sent[f"{term}.{name}"] = value, torch.full_like(own_R, self.beside)
         known_R = updates.squared_R
         sums, after, extra = self.noised_sums(sent, updates.client_R, updates.t, state, key, known_R, prepared)
         replies, uploads = len(updates.client_R), dict[str, Tensors]()
@@ -260,7 +262,7 @@ class Private:
             factor_R = to_device(factor_R, value.device, value.dtype)  # queued: nothing here waits for a GPU
             sums[name] = (factor_R @ value.flatten(1)).view(value.shape[1:])
             if std:
-                sums[name] = sums[name].add_(prepared.noise[name], alpha=std)
+                sums[name].add_(drawn(prepared.noise[name]), alpha=std)
         after, extra = prepared.state, prepared.extra
         if not torch.equal(prepared.client_R, client_R):  # a reply was late, or not finite
             after, extra = self._counted(state | {"streams": after["streams"]}, client_R, t)
@@ -293,14 +295,11 @@ class Private:
 
     def _lengths(self, sent: Sent, squared_R: Tensor | None) -> Tensor:
         """Length of each client's whole vector: all that it sent, with its factors."""
-        total_R = torch.zeros(())
+        squares = []
         for name, (value, own_R) in sent.items():
-            known_R = squared_R if name == UPDATE else None
-            if known_R is None:
-                known_R = squared_lengths(value)
-            device = known_R.device
-            total_R = known_R * to_device(own_R, device).square() + to_device(total_R, device)
-        return total_R.sqrt()
+            known_R = squared_R if name == UPDATE and squared_R is not None else squared_lengths(value)
+            squares.append(known_R * to_device(own_R, known_R.device).square())
+        return reduce(torch.add, [to_device(square_R, squares[0].device) for square_R in squares]).sqrt()
 
     def _adapted(self, length_R: Tensor, clip: float, key: int, t: int) -> float:
         """The next C, from the noised number of contributions that are not longer than C (Andrew et al., 2021)."""
