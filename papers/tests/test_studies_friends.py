@@ -13,6 +13,7 @@ import turnout as to
 from turnout.recipes import cook
 from turnout_papers.recipes.friends import data_of
 from turnout_papers.studies import friend_cost, friend_discovery, friends
+from turnout_papers.studies.claims import Claim
 from turnout_papers.studies.running import Findings, run_study
 from turnout_papers.studies.study import Curve, Curves, last_fifth
 
@@ -59,6 +60,21 @@ def test_claims_are_one_a_case_and_decided_by_seed() -> None:
     assert not worse["Digits clustered alpha=0.3: FDMS > Stale"]
     assert not worse["Digits clustered alpha=0.3: |Full - FDMS| < |Full - Dropout|"]
     assert worse["Digits clustered alpha=0.3: FDMS > Dropout"]
+
+
+def test_nearer_to_full_is_decided_by_the_seeds_in_which_full_did_not_diverge() -> None:
+    curves, name = made_up(), "Digits clustered alpha=0.3: |Full - FDMS| < |Full - Dropout|"
+    lost = Curve.diverged(-np.inf)
+
+    def decided(diverged: range) -> Claim:
+        full = curves.curves["Digits clustered Full"]
+        changed = curves.curves | {"Digits clustered Full": full | dict.fromkeys(diverged, lost)}
+        return next(c for c in friends.STUDY.decide("smoke", Curves(changed)) if c.claim == name)
+
+    whole, part, none = decided(range(0)), decided(range(1)), decided(range(3))
+    assert "3 seeds (0 1 2)" in whole.evidence
+    assert "2 seeds (1 2)" in part.evidence
+    assert (none.outcome, none.evidence) == ("untested", "Full diverges in all 3 seeds")
 
 
 def test_the_paper_s_cases_and_settings() -> None:

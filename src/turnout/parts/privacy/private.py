@@ -227,12 +227,12 @@ class Private:
                 total = sums[f"{term}.{name}"] / self.beside
                 total = total.clamp(min=0) if (term, name) in not_negative else total
                 uploads.setdefault(term, {})[name] = _rows(total, replies)
-        return Released(_seen(replace(updates, uploads=uploads), sums[UPDATE]), sums[UPDATE], after, extra)
+        return Released(_seen(updates, sums[UPDATE], uploads), sums[UPDATE], after, extra)
 
     def counted(self, updates: Updates, sum_P: Tensor, state: State) -> Released:
         """A sum of a round's replies that clients have clipped and noised, with its participations counted."""
         after, extra = self._counted(state, updates.client_R, updates.t)
-        return Released(_seen(updates, sum_P), sum_P, after, extra)
+        return Released(_seen(updates, sum_P, updates.uploads), sum_P, after, extra)
 
     def noised_sums(
         self,
@@ -354,9 +354,10 @@ def _factorisation(state: State) -> Factorisation:
     return Factorisation(kept["noise"], *(tuple(kept[name]) for name in ("coefs", "decay", "scale")))
 
 
-def _seen(updates: Updates, sum_P: Tensor) -> Updates:
+def _seen(updates: Updates, sum_P: Tensor, uploads: dict[str, Tensors]) -> Updates:
     """The replies as later steps see them: each is the noised sum / R, and nothing else of them is left."""
-    return replace(updates, update_RP=_rows(sum_P, len(updates.client_R)), loss_R=None, states={}, hints={})
+    update_RP = _rows(sum_P, len(updates.client_R))
+    return replace(updates, update_RP=update_RP, uploads=uploads, loss_R=None, states={}, hints={})
 
 
 def _rows(sum_P: Tensor, replies: int) -> Tensor:
