@@ -111,6 +111,22 @@ def test_scaffold_is_clipped_as_one_vector_and_its_variate_comes_from_the_noised
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "banded", "blt"])
+def test_a_reply_that_is_not_finite_is_neither_summed_nor_counted(noise):
+    """The round is prepared for all replies that are expected, and client 1's turns out not to be usable."""
+    settings = {"noise": noise, "noise_multiplier": 0.7, "min_separation": 2}
+    sick = ready(world(COUNTS, local=STEPS, nonfinite="absent", privacy=private(**settings)))
+    federation = sick.runtime.clients.federation
+    federation.x[federation.train(torch.tensor([1]), 0).row_R] = torch.nan
+    away = ready(world(COUNTS, 1.0, 0.0, 1.0, 1.0, local=STEPS, privacy=private(**settings)))
+    (found, (record,)), (expected, _) = play(sick), play(away)
+    assert record.extra["nonfinite_clients"] == "1"
+    torch.testing.assert_close(found.shared_P, expected.shared_P, rtol=0, atol=0)
+    for server in (found, expected):
+        assert server.privacy["ledger"]["client"].tolist() == [0, 2, 3]
+        assert server.selection["client"].tolist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "banded", "blt"])
 def test_noise_is_added_to_the_sum_before_the_server_step(noise):
     """w = Σ_t η_s (Σ clipped u + z C (C⁻¹ z)_t) / n0, by the dense inverse; nothing is added where nobody replied."""
     experiment = world(

@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from turnout.errors import UserError, check_settings
@@ -29,6 +30,7 @@ from turnout.parts.updates import Updates, squared_lengths
 from turnout.types import Extra, State, Tensors
 
 NOISES = ("gaussian", "banded", "blt")
+FloatArray = NDArray[np.float64]  # of small arrays, for which torch takes several times as long
 UPDATE = "update"  # the name of the update's noise beside those of uploads
 Sent = Mapping[str, tuple[Tensor, Tensor]]  # by clients in a round, by name: a row each [R, ...], and its factors [R]
 
@@ -254,12 +256,11 @@ class Private:
             prepared = self.prepare({name: value[0] for name, (value, _) in sent.items()}, client_R, t, state, key)
         clip, std, sums = state["clip"], self._multiplier(state) * state["clip"], Tensors()
         length_R = self._lengths(sent, squared_R)
-        kept_R = clip / length_R.clamp(min=clip)  # min(1, C / length), a factor of the sum: no matrix is clipped
+        kept_R = clip / np.maximum(length_R, clip)  # min(1, C / length), a factor of the sum: no matrix is clipped
         if self.noise_at == "client":
-            kept_R, std = torch.ones_like(kept_R), 0.0
+            kept_R, std = np.ones_like(kept_R), 0.0
         for name, (value, own_R) in sent.items():
-            factor_R = kept_R * to_device(own_R, kept_R.device)
-            factor_R = to_device(factor_R, value.device, value.dtype)  # queued: nothing here waits for a GPU
+            factor_R = to_device(torch.from_numpy(kept_R * own_R.numpy()), value.device, value.dtype)
             sums[name] = (factor_R @ value.flatten(1)).view(value.shape[1:])
             if std:
                 sums[name].add_(drawn(prepared.noise[name]), alpha=std)
@@ -293,19 +294,19 @@ class Private:
             return multiplier
         return (multiplier**-2 - (2 * self._clip_noise) ** -2) ** -0.5
 
-    def _lengths(self, sent: Sent, squared_R: Tensor | None) -> Tensor:
+    def _lengths(self, sent: Sent, squared_R: Tensor | None) -> FloatArray:
         """Length of each client's whole vector: all that it sent, with its factors."""
-        squares = []
+        total_R: FloatArray = np.zeros(1)
         for name, (value, own_R) in sent.items():
             known_R = squared_R if name == UPDATE and squared_R is not None else squared_lengths(value)
-            squares.append(known_R * to_device(own_R, known_R.device).square())
-        return reduce(torch.add, [to_device(square_R, squares[0].device) for square_R in squares]).sqrt()
+            total_R = total_R + known_R.cpu().numpy() * own_R.numpy() ** 2
+        return np.sqrt(total_R)
 
-    def _adapted(self, length_R: Tensor, clip: float, key: int, t: int) -> float:
+    def _adapted(self, length_R: FloatArray, clip: float, key: int, t: int) -> float:
         """The next C, from the noised number of contributions that are not longer than C (Andrew et al., 2021)."""
         assert self.quantile is not None
         noise = self._clip_noise * float(draw_noise(key, t, "clip", torch.zeros(1, dtype=torch.float64)))
-        surplus = float((length_R <= clip).double().sum()) - len(length_R) / 2 + noise
+        surplus = float((length_R <= clip).sum()) - len(length_R) / 2 + noise
         return clip * math.exp(-self.clip_rate * (surplus / len(length_R) + 0.5 - self.quantile))
 
     def _participated(self, state: State, client_R: Tensor, t: int) -> State:
