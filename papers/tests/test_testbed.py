@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from turnout.deploy.runtime import reported_times
 from turnout.experiment import Experiment
 from turnout.running.records.records import Records
 from turnout.running.result import open_run
-from turnout_papers.devices import ShapedLink, can_shape
+from turnout_papers.devices import ShapedLink, can_shape, replay
 from turnout_papers.recipes.multitask import BATCH
 from turnout_papers.studies import testbed
 from turnout_papers.studies.published import TABLE_2_TESTBED
@@ -169,6 +170,20 @@ def test_a_simulated_round_takes_what_was_observed(played, method: str, tmp_path
     assert main(["export", str(place / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
     observed, simulated = times(place, tmp_path)
     assert simulated == pytest.approx(observed, rel=0.2)
+
+
+@pytest.mark.slow
+def test_a_replay_measures_after_every_round_or_in_the_end_only(played, tmp_path: Path):
+    place = played[0] / "devices" / testbed.MTFL / "seed-0"
+    shutil.copytree(place / "run", tmp_path / "run")
+    measured = []
+    for folder in (place / "replay", replay(tmp_path, every_round=False).folder):
+        with Records.read(folder / "records.sqlite") as records:
+            measured.append(records.curve("personal_accuracy"))
+    (every_T, first), (last_T, second) = measured
+    assert every_T.tolist() == [-1, 0, 1, 2, 3]
+    assert last_T.tolist() == [-1, 3]
+    assert first[-1] == second[-1]
 
 
 def times(place: Path, folder: Path) -> tuple[float, float]:
