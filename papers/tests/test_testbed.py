@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +17,10 @@ from turnout.deploy.runtime import reported_times
 from turnout.experiment import Experiment
 from turnout.running.records.records import Records
 from turnout.running.result import open_run
-from turnout_papers.devices import ShapedLink, can_shape
+from turnout_papers.devices import ShapedLink, can_shape, replay
+from turnout_papers.recipes.multitask import BATCH
 from turnout_papers.studies import testbed
+from turnout_papers.studies.published import TABLE_2_TESTBED
 from turnout_papers.studies.running import Findings, run_study
 from turnout_papers.studies.study import Curve, Curves
 
@@ -62,6 +66,72 @@ def test_extra_seconds_are_outweighed_by_rounds_or_not(rounds: int, outcome: str
     assert "testbed.svg" in testbed.pictures("small", curves(rounds))
 
 
+def on_cifar(**changed: dict[str, float]) -> Curves:
+    """Rounds of 20 s of FedAvg, 26 of MTFL and 16 of independent devices, but for what is changed of a method."""
+    seconds = {
+        "FedAvg": {"download": 1.0, "training": 15.0, "upload": 1.0, "server": 3.0},
+        "MTFL": {"download": 4.0, "training": 15.0, "upload": 4.0, "server": 3.0},
+        "Independent": {"download": 0.0, "training": 15.0, "upload": 0.0, "server": 1.0},
+    }
+    looks = {
+        f"CIFAR-10 {method}": {s: seen(times | changed.get(method, {}), [0.1] * 6) for s in range(3)}
+        for method, times in seconds.items()
+    }
+    return Curves({}, {testbed.FEDAVG: "left out"}, looks=looks)
+
+
+@pytest.mark.parametrize(
+    ("changed", "refuted"),
+    [
+        ({}, None),
+        ({"MTFL": {"download": 0.5, "upload": 0.5}}, 0),
+        ({"Independent": {"server": 9.0}}, 1),
+        ({"FedAvg": {"server": 0.5, "training": 2.0, "upload": 14.0}}, 2),
+        ({"MTFL": {"upload": 8.5}}, 3),
+    ],
+)
+def test_claims_on_cifar_are_about_seconds_of_a_round(changed: dict[str, dict[str, float]], refuted: int | None):
+    """Each is refuted by times that say the opposite, and by no others."""
+    made = testbed.STUDY.decide("paper", on_cifar(**changed))
+    outcomes = [claim.outcome for claim in made if claim.claim.startswith("CIFAR-10")]
+    assert outcomes == ["refuted" if i == refuted else "holds" for i in range(4)]
+    assert {claim.outcome for claim in made[:5]} == {"not run"}
+
+
+def test_rows_of_cifar_are_beside_those_of_the_table():
+    rows = {(row.case, row.metric): row for row in testbed.rows("paper", on_cifar())}
+    found = rows["CIFAR-10 MTFL", "s a round"]
+    assert (found.ours, found.published) == (pytest.approx(26.0), 136)
+    found = rows["CIFAR-10 FedAvg", "training, %"]
+    assert (found.ours, found.published) == (pytest.approx(75.0), 86)
+    assert rows["CIFAR-10 Independent", "s a round"].published == 100
+    assert ("CIFAR-10 FedAvg", "s to target") not in rows
+    assert rows["FedAvg", "s a round"].ours == rows["all", "FedAvg's learning rate"].ours == "not run"
+    assert not any("CIFAR" in row.case for row in testbed.rows("small", on_cifar()))
+
+
+def test_cifar_has_the_tables_ratio_of_training_to_transfer():
+    """By arithmetic, of FedAvg: what is scaled is time, not how it is divided."""
+    size, published = testbed.TIMED, TABLE_2_TESTBED["CIFAR-10 FedAvg"]
+    values = testbed.timed().variants["CIFAR-10 FedAvg"].model.build((3, 32, 32), 10).parameters()
+    assert pytest.approx(sum(value.numel() for value in values) * 32 / 1e6) == testbed.MEGABITS
+    training = size.samples / BATCH * size.bed.step_seconds
+    assert training / published["round"] == pytest.approx(published["training"] / 100 / 6, rel=0.01)
+    assert testbed.MEGABITS / size.bed.mbps / training == pytest.approx(
+        published["download"] / published["training"], rel=0.01
+    )
+
+
+def test_each_data_set_can_be_run_alone():
+    tuning, devices = testbed.plan("paper").parts
+    names = [*tuning.variants, *devices.variants]
+    assert fnmatch.filter(names, "CIFAR-10*") == [*testbed.ON_CIFAR]
+    assert testbed.deployed("paper", Curves({}, looks=on_cifar().looks)) == []  # nothing on digits follows
+    assert fnmatch.filter(names, "FedAvg lr=*") == [*tuning.variants]
+    assert not fnmatch.filter(testbed.METHODS, "FedAvg lr=*")  # so all of them follow
+    assert [part.name for part in testbed.plan("small").parts] == ["tuning"]
+
+
 def test_seconds_that_were_not_measured_are_not_recorded():
     found = reported_times({})
     assert list(found) == ["training_seconds", "download_seconds", "upload_seconds"]
@@ -97,9 +167,23 @@ def test_the_study_over_real_deployments(played):
 @pytest.mark.parametrize("method", [testbed.FEDAVG, testbed.MTFL])
 def test_a_simulated_round_takes_what_was_observed(played, method: str, tmp_path: Path):
     place = played[0] / "devices" / method / "seed-0"
-    assert main(["export", str(place / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
+    assert main(["fleet", str(place / "run"), "--devices", str(tmp_path / "fleet.csv")]) == 0
     observed, simulated = times(place, tmp_path)
     assert simulated == pytest.approx(observed, rel=0.2)
+
+
+@pytest.mark.slow
+def test_a_replay_measures_after_every_round_or_in_the_end_only(played, tmp_path: Path):
+    place = played[0] / "devices" / testbed.MTFL / "seed-0"
+    shutil.copytree(place / "run", tmp_path / "run")
+    measured = []
+    for folder in (place / "replay", replay(tmp_path, every_round=False).folder):
+        with Records.read(folder / "records.sqlite") as records:
+            measured.append(records.curve("personal_accuracy"))
+    (every_T, first), (last_T, second) = measured
+    assert every_T.tolist() == [0, 1, 2, 3]
+    assert last_T.tolist() == [3]
+    assert first[-1] == second[-1]
 
 
 def times(place: Path, folder: Path) -> tuple[float, float]:

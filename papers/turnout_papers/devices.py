@@ -1,6 +1,6 @@
 """Runs of a plan as deployments on this machine: a real SuperLink, and devices with slow links and slow processors.
 
-Each run is a folder: `run` is the run on devices, `replay` the same in one process, where clients' own models are
+Each run is a folder: `run` is the run on devices, `replay` the same in one process, where clients' own models can be
 measured after every round, which on the devices would take as long as a round. They must give the same model, to the
 bit.
 
@@ -41,10 +41,12 @@ class Testbed:
 
     mbps          speed of their links in megabits a second, both ways
     step_seconds  seconds that a step of training takes at least
+    every_round   whether the replay measures clients' own models after every round, or in the end only, as devices do
     """
 
     mbps: float
     step_seconds: float
+    every_round: bool = True
 
     def play(self, plan: RunPlan, *, jobs: int | None, quiet: bool, data_dir: Path | None) -> Outcome:
         """The runs of a plan, one after another whatever `jobs` is: they are timed."""
@@ -56,7 +58,7 @@ class Testbed:
             if not beside(place / "run", FINISHED).exists():
                 deploy(planned, place, self, shaped, quiet)
             runs[RunName(planned.variant, planned.seed)] = Run(place / "run", planned.experiment, data_dir)
-            replay(place)
+            replay(place, self.every_round)
         return Outcome(runs, [])
 
 
@@ -98,11 +100,12 @@ def deploy(planned: PlannedRun, place: Path, bed: Testbed, shaped: bool, quiet: 
             time.sleep(LOOK)
 
 
-def replay(place: Path) -> Run:
-    """The run in one process, measured after every round; a model that differs from the devices' is an error."""
+def replay(place: Path, every_round: bool) -> Run:
+    """The run in one process; a model that differs from the devices' is an error."""
     from turnout.deploy.demo import same_model
 
-    again = load(place / "run" / "replay.toml").but(evaluate=Evaluate(personal=True))
+    again = load(place / "run" / "replay.toml")
+    again = again.but(evaluate=Evaluate(personal=True)) if every_round else again
     done = run(again, place / "replay", resume=True, quiet=True)
     if not same_model(place / "run", done):
         raise UserError(f"the replay of {place / 'run'} gives another model: its rounds are not those of the devices")

@@ -7,6 +7,9 @@ bytes) and independent devices. FedAvg's learning rate is chosen in one process,
 A round is split along its slowest device, as in the paper: download (from when the server has handed its messages over
 until training begins), training, upload, and the server's part. The claims were written before the first
 deployment; classes, target and link speed were chosen after a look at the methods in one process, seed 0 among them.
+
+CIFAR-10 is timed only, as in the paper: no target, and nothing is tuned. Its time is a sixth of the paper's; seconds of
+a step and speed of the links follow from Table 2 alone.
 """
 
 from __future__ import annotations
@@ -19,14 +22,17 @@ import numpy as np
 
 import turnout.models as models
 from turnout import Algorithm, Evaluate, Experiment, Run
-from turnout.data import Digits
+from turnout.data import CIFAR10, Digits
+from turnout.data.sizes import Equal
 from turnout.deploy.settings import Flower
+from turnout.experiment import DataSpec
+from turnout.models import ModelSpec
 from turnout.running.records.records import Records
 from turnout.settings import InProcess
 from turnout_papers.devices import HOW, Testbed
 from turnout_papers.recipes import on_one_core
-from turnout_papers.recipes.multitask import LOCAL_TEST, methods, of_classes, sgd
-from turnout_papers.studies.claims import Claim, better, same
+from turnout_papers.recipes.multitask import BATCH, LOCAL_TEST, methods, of_classes, sgd
+from turnout_papers.studies.claims import NOT_RUN, Claim, above, better, same
 from turnout_papers.studies.drawing import Series, line_chart, sheet
 from turnout_papers.studies.published import TABLE_2_TESTBED
 from turnout_papers.studies.study import (
@@ -42,7 +48,8 @@ from turnout_papers.studies.study import (
     row,
 )
 
-FEDAVG, MTFL, ALONE = METHODS = ("FedAvg", "MTFL", "Independent")
+FEDAVG, MTFL, ALONE = METHODS = ("FedAvg", "MTFL", "Independent")  # on digits
+ON_CIFAR = tuple(f"CIFAR-10 {method}" for method in METHODS)
 PHASES = ("download", "training", "upload", "server")
 TARGET = 0.9  # mean accuracy of clients' own models on their own test data
 CLASSES = 4  # a client
@@ -68,18 +75,48 @@ SIZES = {
 }
 
 
+@dataclass(frozen=True)
+class TimedSize:
+    """CIFAR-10, at paper scale only: `samples` a device, and FedAvg's `rate`."""
+
+    devices: int
+    samples: int
+    rounds: int
+    rate: float
+    seeds: int
+    bed: Testbed
+
+
+MEGABITS = 1_205_898 * 32 / 1e6  # of the CNN's parameters, one way
+TIMED = TimedSize(10, 200, 8, 0.1, 3, Testbed(mbps=43.0, step_seconds=1.55, every_round=False))
+
+
+def three(data: DataSpec, model: ModelSpec, rounds: int, rate: float) -> list[Experiment]:
+    """FedAvg, MTFL and independent devices in one world; `rate` is FedAvg's."""
+    made = methods(data, model, share=1.0, rounds=rounds)
+    return [made["MT-FedAdam"].but(algorithm=Algorithm(sgd(rate, 1))), made["MT-FedAdam"], made["Independent"]]
+
+
 def experiments(scale: str, rate: float) -> dict[str, Experiment]:
-    """The three methods in one world; `rate` is FedAvg's."""
+    """The three methods on digits."""
     size = SIZES[scale]
     data = Digits(clients=size.devices, partition=of_classes(CLASSES), local_test=LOCAL_TEST)
     model = models.MLP(size.hidden, size.hidden, batch_norm=(1,))
-    made = methods(data, model, share=1.0, rounds=size.rounds)
-    fedavg = made["MT-FedAdam"].but(algorithm=Algorithm(sgd(rate, 1)))
-    return {FEDAVG: fedavg, MTFL: made["MT-FedAdam"], ALONE: made["Independent"].but(rounds=size.alone)}
+    made = dict(zip(METHODS, three(data, model, size.rounds, rate), strict=True))
+    return made | {ALONE: made[ALONE].but(rounds=size.alone)}
+
+
+def timed() -> Part:
+    """The three methods on CIFAR-10, on devices."""
+    partition, sizes = of_classes(CLASSES), Equal(TIMED.samples)
+    data = CIFAR10(clients=TIMED.devices, partition=partition, sizes=sizes, local_test=LOCAL_TEST)
+    made = three(data, models.mtfl_cifar_cnn(), TIMED.rounds, TIMED.rate)
+    variants = {name: on_devices(e, TIMED.devices) for name, e in zip(ON_CIFAR, made, strict=True)}
+    return Part("CIFAR-10 devices", variants, TIMED.seeds, play=TIMED.bed.play)
 
 
 def on_devices(experiment: Experiment, devices: int) -> Experiment:
-    """The same on real devices; clients' own models are measured in the end, and by the replay after every round."""
+    """The same on real devices; clients' own models are measured in the end."""
     compute = InProcess(device="cpu", threads=1, chunk=1)
     settings = Flower(
         clients=devices, start_with=devices, least=devices, server_data=True, round_seconds=300.0, compute=compute
@@ -88,7 +125,7 @@ def on_devices(experiment: Experiment, devices: int) -> Experiment:
 
 
 def plan(scale: str) -> StudyPlan:
-    """The runs that FedAvg's rate is chosen on; `deployed` gives those on devices."""
+    """The runs that FedAvg's rate on digits is chosen on (`deployed` gives those on devices), and those on CIFAR-10."""
     size = SIZES[scale]
     tuning = {tuned(rate): experiments(scale, rate)[FEDAVG] for rate in size.rates}
     bed = size.bed
@@ -103,7 +140,21 @@ def plan(scale: str) -> StudyPlan:
         "a round is split along its slowest device; download: until training begins, being picked up included; server: "
         "handing messages over, averaging; the last round is left out, as its evaluation would count",
     ]
-    return StudyPlan([Part("tuning", on_one_core(tuning), 2, TUNING_SEEDS)], notes)
+    parts = [Part("tuning", on_one_core(tuning), 2, TUNING_SEEDS)]
+    return StudyPlan([*parts, timed()], [*notes, *timed_notes()]) if scale == "paper" else StudyPlan(parts, notes)
+
+
+def timed_notes() -> list[str]:
+    bed, steps = TIMED.bed, TIMED.samples // BATCH
+    return [
+        f"CIFAR-10, timed only: {TIMED.devices} devices with {TIMED.samples} pictures of {CLASSES} classes each (the "
+        f"paper does not say how many), all of them in every round, E = 1, batches of {BATCH}, the paper's CNN (1.2 M "
+        f"parameters), {TIMED.rounds} rounds (the paper: 10); FedAvg's learning rate is {TIMED.rate:g}, not tuned",
+        f"CIFAR-10, scaled: {steps} steps of {bed.step_seconds:g} s a round, a sixth of the 93 s that FedAvg's devices "
+        f"train in Table 2 (86 % of 108), and links of {bed.mbps:g} Mbit/s, on which FedAvg's {MEGABITS:.1f} Mbit take "
+        "a sixth of its 5.4 s of download; the server and the devices' handling of messages are this machine's, not "
+        "scaled; who is handed a message first downloads while others are handed theirs, which counts as the server's",
+    ]
 
 
 def tuned(rate: float) -> str:
@@ -167,6 +218,11 @@ def a_round(seen: Look) -> float:
     return sum(usual(phase)(seen) for phase in PHASES)
 
 
+def percent(phase: str) -> Callable[[Look], float]:
+    """The share of a round that is spent on a phase."""
+    return lambda seen: 100 * usual(phase)(seen) / a_round(seen)
+
+
 def rounds_to(seen: Look) -> float:
     """Rounds to the target; all of them where it is not reached."""
     there = np.flatnonzero(seen["accuracy"] >= TARGET)
@@ -183,14 +239,13 @@ def _end(name: str) -> Callable[[Look], float]:
 
 
 def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
-    for method in METHODS:
+    for method in (*METHODS, *ON_CIFAR) if scale == "paper" else METHODS:
         published = TABLE_2_TESTBED[method]
-        total = curves.seen(method, a_round)
-        yield row(method, "s a round", total, published["round"])
+        yield row(method, "s a round", curves.seen(method, a_round), published["round"])
         for phase in PHASES:
-            part = {seed: 100 * s / total[seed] for seed, s in curves.seen(method, usual(phase)).items()}
-            yield row(method, f"{phase}, %", part, published.get(phase))
+            yield row(method, f"{phase}, %", curves.seen(method, percent(phase)), published.get(phase))
         yield row(method, "MB a round", curves.seen(method, lambda one: float(one["bytes"].mean()) / 1e6))
+    for method in METHODS:
         yield row(method, "rounds to target", curves.seen(method, rounds_to))
         yield row(method, "s to target", curves.seen(method, seconds_to))
         yield row(method, "last accuracy, %", curves.seen(method, _end("accuracy")))
@@ -199,7 +254,7 @@ def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     ]
     how = "tc" if shaped and all(shaped) else "the devices themselves" if shaped else None
     yield ResultRow("all", "links shaped by", how, None, 0, None)
-    yield ResultRow("all", "FedAvg's learning rate", chosen(scale, curves), None, 0, None)
+    yield ResultRow("all", "FedAvg's learning rate", chosen(scale, curves) or NOT_RUN, None, 0, None)
 
 
 def claims(scale: str, curves: Curves) -> Iterator[Claim]:
@@ -214,6 +269,14 @@ def claims(scale: str, curves: Curves) -> Iterator[Claim]:
     yield compare(claim, FEDAVG, MTFL, seconds_to)
     ends = {"devices": curves.seen(MTFL, _end("last")), "replay": curves.seen(MTFL, _end("accuracy"))}
     yield same("what devices measure in the end is what the replay in one process measures", ends, 1e-6, "points")
+    if scale == "paper":
+        fedavg, mtfl, alone = ON_CIFAR
+        yield compare("CIFAR-10: a round of MTFL takes longer than one of FedAvg", mtfl, fedavg, a_round)
+        claim = "CIFAR-10: a round of FedAvg takes longer than one of independent devices"
+        yield compare(claim, fedavg, alone, a_round)
+        for method in (fedavg, mtfl):
+            over = {seed: share - 50 for seed, share in curves.seen(method, percent("training")).items()}
+            yield above(f"{method}: more than half of a round is local training", over, unit="points over 50 %")
 
 
 def pictures(scale: str, curves: Curves) -> dict[str, str]:
