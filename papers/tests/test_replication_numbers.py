@@ -20,7 +20,8 @@ DERIVED = {
     "34.0": "the mean of Table 3's column over T >= 3", "10.7": "the same", "38.6": "the same, T = 4 and 8",
     "0.8": "99.10 - 98.30", "79": "81.38 - 2.27", "9.1": "60.49 - 51.35", "9.9": "37.95 - 28.01",
     "500": "rounds", "100": "runs", "1.29": "ratios of the errors", "1.17": "the same", "1.03": "the same",
-    "1e6": "order",
+    "1e6": "order", "39": "runs: 13 settings, 3 seeds", "1.24": "25.6 / 20.6", "1.26": "136 / 108",
+    "1.18": "20.6 / 17.5", "1.08": "108 / 100",
     "0.001": "a rate", "1.22": "10.05 / 8.22", "1.27": "38 / 30",
 }  # fmt: skip
 
@@ -111,6 +112,29 @@ def adam_readings(r: Read) -> str:
     )
 
 
+def adam_glorot(r: Read) -> str:
+    drawn, shards = (f"MNIST non-IID W=200 C=0.5{split} glorot" for split in ("", " shards"))
+    assert r(drawn, "rounds FedAdam") == 100  # as long as a run lasts
+    return (
+        f"classes drawn: FedAvg {r(drawn, 'rounds FedAvg'):.0f} rounds, FedAdam does not arrive in 100 in any seed; "
+        f"shards: {r(shards, 'rounds FedAvg'):.0f} and {r(shards, 'rounds FedAdam'):.0f}"
+    )
+
+
+def friends_epochs(r: Read) -> str:
+    cases = [f"CIFAR-10 clustered {words} alpha=0.5" for words in ("E=5", "FedProx")]
+    over, stale = ([r(case, f"FDMS over {m}") for case in cases] for m in ("Dropout", "Stale"))
+    return (
+        f"FDMS over Dropout {over[0]:+.1f} (E = 5) and {over[1]:+.1f} points (FedProx), over Stale {stale[0]:+.1f} and "
+        f"{stale[1]:+.1f}; Full {r(cases[0], 'accuracy Full'):.1f} and {r(cases[1], 'accuracy Full'):.1f}"
+    )
+
+
+def friends_fashion(r: Read) -> str:
+    over = [r(f"FMNIST clustered alpha={a}", "FDMS over Dropout") for a in (0.3, 0.5, 0.7)]
+    return f"FDMS over Dropout {over[0]:.1f}, {over[1]:+.1f}, {over[2]:+.1f} points at alpha = 0.3, 0.5, 0.7 where"
+
+
 def friends_printed(r: Read) -> str:
     case = "MNIST clustered rate=0.1 all samples alpha={}"
     over, stale = ([r(case.format(a), f"FDMS over {m}") for a in (0.3, 0.5, 0.7)] for m in ("Dropout", "Stale"))
@@ -179,6 +203,9 @@ SENTENCES: dict[str, tuple[str, Callable[[Read], str]]] = {
     "Figure 1, EFL": ("noniid-cifar", noniid),
     "Table 4, EMNIST": ("arrivals-emnist", arrivals_emnist),
     "Table 1, readings": ("adam-readings", adam_readings),
+    "Table 1, Glorot": ("adam-glorot", adam_glorot),
+    "Figures 6 and 8, CIFAR-10": ("friends-cifar-epochs", friends_epochs),
+    "Figure 9": ("friends-fashion", friends_fashion),
     "Figure 1, as printed": ("friends-mnist-readings", friends_printed),
     "Figure 7, noisy clients": ("gradients", noisy_gradients),
     "Table 3, capped": ("participation-mnist-capped", capped),
