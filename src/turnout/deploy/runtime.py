@@ -288,5 +288,5 @@ def reply_pattern(setup: Setup, data: Description, download: Download) -> Replie
     start = None if download.start_CP is None else download.start_CP[:1]
     asked = replace(download.among(one) if start is None else replace(download, client_C=one), start_CP=start)
     found, _ = clients.work(asked, Assignment(one, torch.ones(1, dtype=torch.int64)))
-    report = {name: value for name, value in found.report.items() if name != SQUARED}  # a device could claim less
+    report = {n: v for n, v in found.reported().report.items() if n != SQUARED}  # a device could claim less
     return replace(found, report=report)

@@ -30,7 +30,7 @@ from turnout.parts.updates import Updates, squared_lengths
 from turnout.types import Extra, State, Tensors
 
 NOISES = ("gaussian", "banded", "blt")
-FloatArray = NDArray[np.float64]  # of small arrays, for which torch takes several times as long
+FloatArray = NDArray[np.float64]  # small arrays are numpy's: torch takes several times as long
 UPDATE = "update"  # the name of the update's noise beside those of uploads
 Sent = Mapping[str, tuple[Tensor, Tensor]]  # by clients in a round, by name: a row each [R, ...], and its factors [R]
 
