@@ -1,4 +1,4 @@
-"""Draw replication.svg: every number of the paper-scale pages that has a published counterpart, ours over theirs.
+"""Draw replication.svg: numbers of the paper-scale pages that have a published counterpart, ours over theirs.
 
     python papers/docs/draw_replication.py
 
@@ -43,6 +43,11 @@ PANELS = {  # a table or figure: the page, the columns
         ("personal MT-FedAdam", "personal FedAdam", "personal Independent", "central MT-FedAdam"),
     ),
     "MTFL, Table 1, MNIST: rounds to 95 %": ("adam-mnist", ("rounds FedAvg", "rounds FedAdam")),
+    "MTFL, Table 2, CIFAR-10: percent of a round": (
+        "testbed-cifar",
+        ("download, %", "training, %", "upload, %", "server, %"),
+    ),
+    "McMahan, Table 1, 2NN: rounds to 97 %": ("fedavg-five", ("rounds",)),
 }
 
 
