@@ -122,8 +122,8 @@ def aggregate(
         return None, server
     updates = make_updates(received, received.replies, download, ctx)
     substitution = algorithm.substitution.observe(server.substitution, updates)
-    weight_R, substitutes, old_P = weigh(updates, substitution, received, ctx)
-    into_one = combine if algorithm.privacy is None else partial(release, prepared)  # later steps see a noised sum
+    weight_R, public_C, substitutes, old_P = weigh(updates, substitution, received, ctx)
+    into_one = combine if algorithm.privacy is None else partial(release, prepared, public_C)  # a noised sum
     updates, weight_R, sum_P, extra, server = into_one(updates, weight_R, received, ctx)
     update_P = sum_P if old_P is None else sum_P + old_P.to(sum_P)
     change_P, step = stepped(algorithm.server, update_P, server.step, updates)
@@ -184,13 +184,14 @@ def decode(replies: Replies, t: int, like_P: Tensor, ctx: Context) -> Tensor:
 
 def weigh(
     updates: Updates, substitution: State, received: Received, ctx: Context
-) -> tuple[Tensor, Substitutes | None, Tensor | None]:
-    """The coefficient of each update, the shares that were lent, and the sum of old updates that stand in."""
+) -> tuple[Tensor, Tensor, Substitutes | None, Tensor | None]:
+    """The coefficient of each update, and in it the weighting's factor of each share [C]; the shares that were lent,
+    and the sum of old updates that stand in."""
     algorithm, turnout, roster = ctx.algorithm, updates.turnout, received.server.roster
     share_C, counts_C = received.cohort.share_C, turnout.mask(updates.position_R)
     lendable_C = algorithm.membership.lendable(roster, turnout.client_C, share_C)
     substitutes = algorithm.substitution.lend(substitution, lendable_C, counts_C, updates)
-    factor_C = algorithm.weighting.server_scale(share_C, counts_C, turnout, algorithm.substitution.lends)
+    public_C = factor_C = algorithm.weighting.server_scale(share_C, counts_C, turnout, algorithm.substitution.lends)
     old_P = None if substitutes is None else substitutes.rows_sum(factor_C)  # they have E/s of their own round
     if updates.scale_R is not None:
         factor_C = factor_C * algorithm.weighting.client_scale(turnout)
@@ -205,7 +206,7 @@ def weigh(
         weight_R = weight_R * algorithm.closing.discount(received.replies.report[AGE])
     if algorithm.max_weight is not None:  # of the whole coefficient, with the client's own factor
         weight_R = weight_R.minimum(algorithm.max_weight / updates.scaled_R)
-    return weight_R, substitutes, old_P
+    return weight_R, public_C, substitutes, old_P
 
 
 def combine(updates: Updates, weight_R: Tensor, received: Received, ctx: Context) -> Summed:
@@ -220,17 +221,17 @@ def combine(updates: Updates, weight_R: Tensor, received: Received, ctx: Context
     return updates, weight_R, result.update_P, result.extra, received.server
 
 
-def release(prepared: Prepared | None, updates: Updates, weight_R: Tensor, received: Received, ctx: Context) -> Summed:
+def release(
+    prepared: Prepared | None, public_C: Tensor, updates: Updates, weight_R: Tensor, received: Received, ctx: Context
+) -> Summed:
     """The same for a private run: each client's whole contribution (every factor of its own, what its terms upload) is
     clipped as one vector; the sum is noised and divided by a fixed number. A factor that all clients have in common
     (N/K) comes after the noise; with correlated noise, which it would spoil, the fixed number stands for it.
     """
-    algorithm, server, turnout = ctx.algorithm, received.server, updates.turnout
-    share_C, counts_C, private = received.cohort.share_C, turnout.mask(updates.position_R), algorithm.privacy
+    algorithm, server, private = ctx.algorithm, received.server, ctx.algorithm.privacy
     assert private is not None
     assert private.n0 is not None
-    public_C = algorithm.weighting.server_scale(share_C, counts_C, turnout, algorithm.substitution.lends)
-    own_R = weight_R / (share_C * public_C)[updates.position_R]
+    own_R = weight_R / (received.cohort.share_C * public_C)[updates.position_R]
     traits = [term for term in algorithm.terms if isinstance(term, TermTraits)]
     not_negative = {(term.name, name) for term in traits for name in term.not_negative}
     if algorithm.secure is None:

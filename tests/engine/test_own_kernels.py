@@ -15,7 +15,7 @@ from turnout.engine.gradients import Looped, Vmapped
 from turnout.engine.job import cuda_graph_safe
 from turnout.engine.stacked import StackedConvolution
 from turnout.parts.optimizers import SGD, Adam
-from turnout.parts.terms.baselines import APFL, Proximal
+from turnout.parts.terms.baselines import APFL, MimeLite, Proximal
 from turnout.parts.terms.control_variates import FedGATE, Scaffold
 from turnout.parts.terms.elastic import Elastic
 
@@ -141,10 +141,10 @@ def test_only_parts_that_declare_it_are_captured():
 
         cuda_graph_safe = False
 
-    _, job = prepared(dense(), None, 5, 1, "cpu", terms=[Proximal(0.1), Elastic(), Scaffold(), FedGATE()])
+    _, job = prepared(dense(), None, 5, 1, "cpu", terms=[Proximal(0.1), Elastic(), Scaffold(), FedGATE(), APFL()])
     assert cuda_graph_safe(job)
     assert cuda_graph_safe(dataclasses.replace(job, optimizer=Adam(0.1)))
     assert cuda_graph_safe(dataclasses.replace(job, optimizer=Inherits(0.1)))
     assert not cuda_graph_safe(dataclasses.replace(job, optimizer=Mine(0.1)))
-    assert not cuda_graph_safe(dataclasses.replace(job, terms=[APFL()]))
+    assert not cuda_graph_safe(dataclasses.replace(job, terms=[MimeLite()]))
     assert not cuda_graph_safe(dataclasses.replace(job, magnitudes=True))

@@ -38,26 +38,31 @@ METHODS = ("FedAvg", "FedAdam")
 
 @dataclass(frozen=True)
 class AdamSize:
-    """How large the study is at one scale: E in `epochs` and FedAvg's rate in `rates` are chosen on `tuning` seeds."""
+    """How large the study is at one scale: E in `epochs` and FedAvg's rate in `rates` are chosen on so many `tuning`
+    seeds, by data set."""
 
-    data: tuple[str, ...]
     clients: tuple[int, ...]
     rounds: int
     epochs: tuple[int, ...]
     rates: tuple[float, ...]
-    tuning: int
+    tuning: dict[str, int]
     seeds: int
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        return tuple(self.tuning)
 
 
 SIZES = {
-    "smoke": AdamSize(("digits",), (20,), 3, (1,), (0.1, 0.3), tuning=1, seeds=2),
-    "small": AdamSize(("digits",), (20, 40), 180, (1, 5), (0.1, 0.3, 1.0, 3.0), tuning=2, seeds=5),
-    "paper": AdamSize(("MNIST", "CIFAR"), (200, 400), 200, (1, 2, 3, 4, 5), (0.1, 0.3, 1.0), tuning=3, seeds=5),
+    "smoke": AdamSize((20,), 3, (1,), (0.1, 0.3), tuning={"digits": 1}, seeds=2),
+    "small": AdamSize((20, 40), 180, (1, 5), (0.1, 0.3, 1.0, 3.0), tuning={"digits": 2}, seeds=5),
+    "paper": AdamSize((200, 400), 200, (1, 2, 3, 4, 5), (0.1, 0.3, 1.0), tuning={"MNIST": 3, "CIFAR": 1}, seeds=5),
 }
 # What the paper leaves open: the first weights (it names TensorFlow, whose own are Glorot's; the authors' code has
 # torch's) and how two classes are dealt (it says portions of two random classes; the code deals shards).
 READINGS = [(split, weights) for weights in ("torch", "he", "glorot") for split in ("classes", "shards")]
 READ_FOR = 100  # rounds of these readings: all but the first
+PRECISION = {"MNIST": "float32", "CIFAR": "tf32"}
 TARGETS = {"digits": 0.9, "MNIST": 0.95, "CIFAR": 0.55}
 DATA = {"digits": Digits, "MNIST": MNIST, "CIFAR": CIFAR10}
 MODELS: dict[str, models.ModelSpec] = {
@@ -126,23 +131,22 @@ def experiment(case: TargetCase, setting: TunedSetting, scale: str) -> Experimen
         algorithm=Algorithm(local=local, selection=asking(case.share), nonfinite="absent"),
         rounds=case.rounds(scale),
         stop=Stop(target=TARGETS[case.data]),
-        runtime=ONE_CORE if case.data == "digits" else InProcess(),
+        runtime=ONE_CORE if case.data == "digits" else InProcess(precision=PRECISION[case.data]),
     )
 
 
 def plan(scale: str) -> StudyPlan:
     """The runs that settings are chosen on; `judged` gives those that are compared."""
     size = SIZES[scale]
-    variants = {
-        variant(case, setting.name): experiment(case, setting, scale)
-        for case in cases(scale)
-        for setting in settings(scale)
-    }
+    variants: dict[str, dict[str, Experiment]] = {data: {} for data in size.data}
+    for case, setting in product(cases(scale), settings(scale)):
+        variants[case.data][variant(case, setting.name)] = experiment(case, setting, scale)
+    parts = [Part(f"tuning {data}", own, size.tuning[data], TUNING_SEEDS) for data, own in variants.items()]
+    words = " and ".join(f"{n} seed{'s' if n > 1 else ''} ({data})" for data, n in size.tuning.items())
     notes = [
         "FedAdam is the paper's name for distributed Adam; its authors' later code calls it FedAvg-Adam",
-        f"E in {size.epochs} and FedAvg's learning rate in {size.rates} chosen on "
-        f"{size.tuning} seed{'s' if size.tuning > 1 else ''} from {TUNING_SEEDS} on, judged on {size.seeds} others; "
-        "batches of 20 (authors' code)",
+        f"E in {size.epochs} and FedAvg's learning rate in {size.rates} chosen on {words} from {TUNING_SEEDS} on, "
+        f"judged on {size.seeds} others; batches of 20 (authors' code)",
         f"a run ends at its target ({', '.join(f'{d} {100 * TARGETS[d]:g} %' for d in size.data)} of central accuracy) "
         f"or after {size.rounds} rounds, "
         f"which counts as such: FedAvg may spend the bytes of {size.rounds // 3} of FedAdam's",
@@ -153,7 +157,7 @@ def plan(scale: str) -> StudyPlan:
         "label (the authors' code); first weights of torch (the code), Glorot's (TensorFlow's, which the text names) "
         f"or He's normal ones (neither); all but the first for {READ_FOR} rounds"
     )
-    return StudyPlan.at(scale, [Part("tuning", variants, size.tuning, TUNING_SEEDS)], notes, shrunk, [readings])
+    return StudyPlan.at(scale, parts, notes, shrunk, [readings, "CIFAR's products rounded to TF32"])
 
 
 def variant(case: TargetCase, what: str) -> str:

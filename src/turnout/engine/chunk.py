@@ -195,7 +195,7 @@ class Chunk:
         for kept in (*self.term_states.values(), *self.server_term_states.values()):
             beside += kept.values()
         lr = torch.full((), self.job.lr, device=flat.device, dtype=flat.dtype)
-        also = (self.job.optimizer, tuple(self.job.terms), batch.mask_cB is None, batch.keys_ck is None)
+        also = (self.job.optimizer, tuple(self.job.terms), step == 0, batch.mask_cB is None, batch.keys_ck is None)
         return self.graphs.run(corrected, [flat, *beside], [lr, count_c, *batch.tensors()], also)
 
     def _corrected_step(

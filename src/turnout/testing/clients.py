@@ -245,15 +245,17 @@ def _train(
         expect(value.dim() > 0, f"client_state: {name} has no dimension: use one of shape [1], such as torch.zeros(1)")
     client_state = {n: v.expand(len(at.x_cP), *v.shape).clone() for n, v in initial.items()}
     again = {n: v.clone() for n, v in client_state.items()}
-    recorded: Any = torch.tensor(at.lr)  # a tensor, as in a step that a GPU records
-    later = replace(at, x_cP=at.x_cP.clone(), lr=recorded, step=3, t=t + 4)
     grad = _step(term, at, grad_cP[rows].clone(), server_state, client_state)
     if isinstance(term, FusedStep):
-        if term.cuda_graph_safe:
-            other = _step(term, later, grad_cP[rows].clone(), server_state, again)
-            pairs = [(grad, other), (at.x_cP, later.x_cP), *((client_state[n], again[n]) for n in again)]
-            same = all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
-            expect(same, "cuda_graph_safe: a step of another number or round (at.step, at.t) must give the same result")
+        for one, other in ((0, 0), (1, 3)) if term.cuda_graph_safe else ():  # first steps are recorded apart
+            found: list[list[Tensor]] = []
+            recorded: Any = torch.tensor(at.lr)  # a tensor, as in a step that a GPU records
+            for step, lr, round_ in ((one, at.lr, t), (other, recorded, t + 4)):
+                here = replace(at, x_cP=x_cP[rows].clone(), lr=lr, step=step, t=round_)
+                own = {name: value.clone() for name, value in again.items()}
+                found.append([_step(term, here, grad_cP[rows].clone(), server_state, own), here.x_cP, *own.values()])
+            same = all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*found, strict=True))
+            expect(same, "cuda_graph_safe: a later step (at.step > 0) or round (at.t) must give the same result")
         quadratic = term.as_quadratic(start_P[None], server_state)
         if quadratic is not None:
             same = torch.allclose(grad, grad_cP[rows] + quadratic[0] * x_cP[rows] - quadratic[1], atol=1e-6)

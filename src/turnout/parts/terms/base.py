@@ -88,9 +88,9 @@ class Term(Protocol):
 class FusedStep:
     """Optional: steps that fast engines can take as one operation, or record once and repeat."""
 
-    # `transform_grad` and `post_step` depend on tensors alone, so that a GPU may record a step once and repeat it: they
-    # read neither `at.step` nor `at.t`, and `at.lr` is a tensor then. The first step and `finish` may also run once
-    # beforehand, so they must have no side effects.
+    # `transform_grad` and `post_step` depend on tensors alone, so that a GPU may record a step once and repeat it: of
+    # `at.step` they read only whether it is 0, of `at.t` nothing, and `at.lr` is a tensor then. The first step and
+    # `finish` may also run once beforehand, so they must have no side effects.
     cuda_graph_safe: ClassVar[bool] = False
 
     def as_quadratic(self, start_cP: Tensor, server_state: Tensors) -> tuple[Tensor, Tensor] | None:

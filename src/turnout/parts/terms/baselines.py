@@ -75,7 +75,7 @@ class MimeLite(LocalTerm):
 
 
 @dataclass(frozen=True)
-class APFL(LocalTerm, PersonalModel):
+class APFL(LocalTerm, PersonalModel, FusedStep):
     """APFL (Deng, Kamani, Mahdavi, 2020). The local model w_k is trained as usual; on the same mini-batches,
 
         v̄ = α_k v_k + (1 - α_k) w_k        what the client predicts with
@@ -89,6 +89,8 @@ class APFL(LocalTerm, PersonalModel):
     alpha     initial α_k, the share of a client's own model
     adaptive  update α_k at the first local step of each round, as in the authors' FedTorch
     """
+
+    cuda_graph_safe: ClassVar[bool] = True
 
     alpha: float = 0.5
     adaptive: bool = True
@@ -108,11 +110,11 @@ class APFL(LocalTerm, PersonalModel):
         v_cP, alpha_c1 = client_state["v"], client_state["alpha"]
         at_v_cP = at.gradient(self.own(at.x_cP, client_state))
         apart_cP = v_cP - at.x_cP if self.adaptive and at.step == 0 else None
-        v_cP.sub_(at_v_cP * alpha_c1, alpha=at.lr)
+        v_cP.sub_(at_v_cP * (at.lr * alpha_c1))
         if apart_cP is not None:
             slope_cP = alpha_c1 * at_v_cP + (1 - alpha_c1) * grad_cP
             slope_c1 = (apart_cP * slope_cP).sum(1, keepdim=True) + 0.02 * alpha_c1
-            alpha_c1.sub_(slope_c1, alpha=at.lr).clamp_(0, 1)
+            alpha_c1.sub_(at.lr * slope_c1).clamp_(0, 1)
         return grad_cP
 
     def own(self, x_cP: Tensor, client_state: Tensors) -> Tensor:
