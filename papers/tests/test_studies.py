@@ -568,6 +568,12 @@ def test_missing_data_marks_rows_as_not_run(tmp_path: Path) -> None:
         "diverged": 0,
     }  # fmt: skip
     assert found["rows"][1]["repeats"] == 2
+    with pytest.raises(UserError, match="--only 'g.*' names no run whose data can be read: MNIST is not in"):
+        run_study(study, "smoke", tmp_path / "none", quiet=True, data_dir=tmp_path, only=["there", "g*"])
+    assert not (tmp_path / "none").exists()
+    alone = replace(study, plan=lambda scale: StudyPlan([Part("all", {"gone": nowhere}, seeds=2)]))
+    with pytest.raises(UserError, match="half has no run at smoke scale whose data can be read: MNIST is not in"):
+        run_study(alone, "smoke", tmp_path / "none", quiet=True, data_dir=tmp_path)
 
 
 def test_participation_without_its_files_says_so() -> None:

@@ -160,6 +160,12 @@ def run_study(
     for pattern in only:
         if not fnmatch.filter(names, pattern):
             raise UserError(f"--only {pattern!r} matches no run of this study at this scale: {nearest(pattern, names)}")
+    unread = {} if so_far else missing_data(plan.parts, data_dir)
+    for pattern in only or ["*"]:
+        named = fnmatch.filter(names, pattern)
+        if named and all(name in unread for name in named):
+            words = f"--only {pattern!r} names no run" if only else f"{study.name} has no run at {scale} scale"
+            raise UserError(f"{words} whose data can be read: {unread[named[0]]}")
     refuse_full(out, resume or so_far)
     if so_far and not any(state_of(file.parent).state == "finished" for file in out.rglob("experiment.toml")):
         raise UserError(f"no run has ended in {out}: leave out --so-far to run the study")
@@ -170,14 +176,14 @@ def run_study(
     write_whole(mark, text)
     play = partial(ended_runs if so_far else finished_runs, jobs=jobs, quiet=quiet, data_dir=data_dir)
     gathered = Gathered(study, out, play if so_far else partial(play, hooks=HOOKS), so_far)
-    curves = gathered.run(plan.parts, only)
+    curves = gathered.run(plan.parts, only, unread)
     ran = {part.name for part in plan.parts}
     while study.then is not None:
         parts = [part for part in _with_seeds(study.then(scale, curves), seeds) if part.name not in ran]
         if not parts:
             break
         then_only = [one for one in only if fnmatch.filter(_names(parts), one)]  # none: all that follow
-        curves = gathered.run(parts, then_only)
+        curves = gathered.run(parts, then_only, {} if so_far else missing_data(parts, data_dir))
         ran |= {part.name for part in parts}
     rows = [row for row in study.rows(scale, curves) if not only or row.ours != NOT_RUN]
     for name, picture in draw(study, scale, curves).items():
@@ -239,14 +245,14 @@ class Gathered:
     def machine(self) -> str:
         return ", ".join(sorted(self.devices - {"cpu"})) or f"{cores()} cores"
 
-    def run(self, parts: Sequence[Part], only: Sequence[str]) -> Curves:
-        """Run every part whose data can be had; runs that are complete already are not repeated.
+    def run(self, parts: Sequence[Part], only: Sequence[str], unread: dict[str, str]) -> Curves:
+        """Run every part but for `unread` variants, whose data cannot be read; runs that are complete already are not
+        repeated.
 
         A run whose training diverged has the worst number there is; one that failed for another reason is left out,
         with its seed where it would be compared.
         """
-        if not self.so_far:
-            self.missing |= missing_data(parts, self.play.keywords["data_dir"])
+        self.missing |= unread
         chosen = {name for one in only for name in fnmatch.filter(_names(parts), one)}
         if not self.so_far:  # those that an earlier `--only` began in this folder belong to it too
             folders = [self.out / part.name for part in parts if (self.out / part.name / "runs.json").exists()]
