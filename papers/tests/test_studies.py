@@ -568,7 +568,7 @@ def test_missing_data_marks_rows_as_not_run(tmp_path: Path) -> None:
         "diverged": 0,
     }  # fmt: skip
     assert found["rows"][1]["repeats"] == 2
-    with pytest.raises(UserError, match="--only 'g.*' names no run whose data can be read: MNIST is not in"):
+    with pytest.raises(UserError, match=r"--only 'g.*' names no run whose data can be read: MNIST is not in"):
         run_study(study, "smoke", tmp_path / "none", quiet=True, data_dir=tmp_path, only=["there", "g*"])
     assert not (tmp_path / "none").exists()
     alone = replace(study, plan=lambda scale: StudyPlan([Part("all", {"gone": nowhere}, seeds=2)]))
