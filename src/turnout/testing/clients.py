@@ -252,8 +252,9 @@ def _train(
             recorded: Any = torch.tensor(at.lr)  # a tensor, as in a step that a GPU records
             for step, lr, round_ in ((one, at.lr, t), (other, recorded, t + 4)):
                 here = replace(at, x_cP=x_cP[rows].clone(), lr=lr, step=step, t=round_)
-                own = {name: value.clone() for name, value in again.items()}
-                found.append([_step(term, here, grad_cP[rows].clone(), server_state, own), here.x_cP, *own.values()])
+                mine = {name: value.clone() for name, value in again.items()}
+                stepped = _step(term, here, grad_cP[rows].clone(), server_state, mine)
+                found.append([stepped, here.x_cP, *mine.values()])
             same = all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*found, strict=True))
             expect(same, "cuda_graph_safe: a later step (at.step > 0) or round (at.t) must give the same result")
         quadratic = term.as_quadratic(start_P[None], server_state)
