@@ -17,7 +17,8 @@ Read = Callable[[str, str], float]
 
 # Numbers that are made of several of the records: what they are, and the calculation (or the sentence it stands in).
 DERIVED = {
-    "34.0": "the mean of Table 3's column over T >= 3", "10.7": "the same", "32.4": "the same, MNIST", "4.1": "the same, C over B",
+    "34.0": "the mean of Table 3's column over T >= 3", "10.7": "the same",
+    "32.4": "the same, MNIST", "4.1": "the same, C over B",
     "0.8": "99.10 - 98.30", "79": "81.38 - 2.27", "9.1": "60.49 - 51.35", "9.9": "37.95 - 28.01",
     "500": "rounds", "100": "runs", "1.29": "ratios of the errors", "1.17": "the same", "1.03": "the same",
     "1e6": "order", "39": "runs: 13 settings, 3 seeds", "1.24": "25.6 / 20.6", "1.26": "136 / 108",
