@@ -98,7 +98,8 @@ def markdown(findings: Findings) -> str:
     absent = [f"- {NOT_RUN}: {len(claims)} claims, {why}" for why, claims in left_out(findings).items()]
     title = f"## `{findings.study}`, {findings.scale} scale"
     command = findings.command or f"turnout study run {findings.study} --scale {findings.scale}"
-    made = f"`{command}`: {tally(findings)} ({findings.seconds:.0f} s{findings.machine and ', ' + findings.machine})."
+    where = findings.machine and ", " + findings.machine
+    made = f"`{command}`: {tally(findings)} (runs of {findings.seconds:.0f} s in all{where})."
     failed = [f"- diverged, ranked last where it is compared: {words}" for words in by_reason(findings.diverged)]
     failed += [f"- left out where it would be compared: {words}" for words in by_reason(findings.failed)]
     failed += [f"- stalled, so that an old model is compared: {words}" for words in findings.stalled]
