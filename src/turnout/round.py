@@ -123,8 +123,8 @@ def aggregate(
     updates = make_updates(received, received.replies, download, ctx)
     substitution = algorithm.substitution.observe(server.substitution, updates)
     weight_R, public_C, substitutes, old_P = weigh(updates, substitution, received, ctx)
-    into_one = combine if algorithm.privacy is None else partial(release, prepared, public_C)  # a noised sum
-    updates, weight_R, sum_P, extra, server = into_one(updates, weight_R, received, ctx)
+    into_one = combine if algorithm.privacy is None else partial(release, prepared, public_C)
+    updates, weight_R, sum_P, extra, server = into_one(updates, weight_R, received, ctx)  # if private, a noised sum
     update_P = sum_P if old_P is None else sum_P + old_P.to(sum_P)
     change_P, step = stepped(algorithm.server, update_P, server.step, updates)
     if algorithm.terms:

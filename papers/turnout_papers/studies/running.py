@@ -160,15 +160,15 @@ def run_study(
     for pattern in only:
         if not fnmatch.filter(names, pattern):
             raise UserError(f"--only {pattern!r} matches no run of this study at this scale: {nearest(pattern, names)}")
+    refuse_full(out, resume or so_far)
+    if so_far and not any(state_of(file.parent).state == "finished" for file in out.rglob("experiment.toml")):
+        raise UserError(f"no run has ended in {out}: leave out --so-far to run the study")
     unread = {} if so_far else missing_data(plan.parts, data_dir)
     for pattern in only or ["*"]:
         named = fnmatch.filter(names, pattern)
         if named and all(name in unread for name in named):
             words = f"--only {pattern!r} names no run" if only else f"{study.name} has no run at {scale} scale"
             raise UserError(f"{words} whose data can be read: {unread[named[0]]}")
-    refuse_full(out, resume or so_far)
-    if so_far and not any(state_of(file.parent).state == "finished" for file in out.rglob("experiment.toml")):
-        raise UserError(f"no run has ended in {out}: leave out --so-far to run the study")
     make_folder(out)
     text, mark = f"{study.name} at {scale} scale\n", out / "study.txt"  # a folder holds one study at one scale
     if mark.exists() and (other := mark.read_text(encoding="utf-8")) != text:
