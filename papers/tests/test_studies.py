@@ -518,6 +518,20 @@ def test_what_is_judged_follows_from_the_part_that_was_tuned(tmp_path: Path) -> 
     assert all(claim.ran for claim in found.claims)
 
 
+def test_a_pattern_can_name_the_runs_that_judge(tmp_path: Path) -> None:
+    """Only those named are run; a name that a later part does not have is an error before any of its runs."""
+    first, second = ["* lambda=0.03"], ["digits E=2 lambda=0"]
+    found = run_study(elastic.STUDY, "smoke", tmp_path / "out", jobs=1, quiet=True, seeds=1, only=first + second)
+    ran = {row.metric for row in found.rows}
+    assert "accuracy λ = 0" in ran
+    assert "accuracy best λ" not in ran
+    with pytest.raises(UserError, match=r"--only 'digits E=2 lambda=1' matches no run .* did you mean"):
+        run_study(elastic.STUDY, "smoke", tmp_path / "new", quiet=True, seeds=1, only=[*first, "digits E=2 lambda=1"])
+    assert not (tmp_path / "new" / "judged").exists()
+    with pytest.raises(UserError, match="--only 'digits E=2 lambda=0' matches no run"):  # and none to choose on
+        run_study(elastic.STUDY, "smoke", tmp_path / "none", quiet=True, only=second)
+
+
 def test_a_part_of_a_study_has_its_rows_and_the_claims_that_it_can_decide(tmp_path: Path) -> None:
     part = ["SYNTHETIC non-IID T=[24] *", "SYNTHETIC non-IID all *"]
     found = run_study(participation.STUDY, "smoke", tmp_path / "out", jobs=1, quiet=True, only=part)

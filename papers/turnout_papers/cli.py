@@ -54,7 +54,11 @@ def run_command(
     out: Annotated[Path | None, typer.Option(help="The folder of runs; a new one under runs/.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where data files are; TURNOUT_DATA, or a cache.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Runs by name, with * and ?; the others are left out. May be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Runs by name, with * and ?; the others are left out. May be repeated, also for the runs that judge "
+            "what the first have chosen (all, if none is named)."
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the study in --out.")] = False,
     so_far: Annotated[

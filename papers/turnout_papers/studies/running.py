@@ -152,14 +152,15 @@ def run_study(
 ) -> Findings:
     """Run a study, decide its claims, draw its pictures, all in `out`.
 
-    only    names of runs (with * and ?) to keep, beside those that are in `out` already
+    only    names of runs (with * and ?) to keep, beside those that are in `out` already; some may be of a later part,
+            of which all runs are kept where none is named
     so_far  train nothing: read the runs that have ended in `out`
     """
     plan = planned(study, scale, seeds)
     names = _names(plan.parts)
-    for pattern in only:
-        if not fnmatch.filter(names, pattern):
-            raise UserError(f"--only {pattern!r} matches no run of this study at this scale: {nearest(pattern, names)}")
+    pending = [one for one in only if not fnmatch.filter(names, one)]  # they may name runs of a later part
+    if pending and (study.then is None or len(pending) == len(only)):
+        raise unmatched(pending[0], names)
     refuse_full(out, resume or so_far)
     if so_far and not any(state_of(file.parent).state == "finished" for file in out.rglob("experiment.toml")):
         raise UserError(f"no run has ended in {out}: leave out --so-far to run the study")
@@ -182,9 +183,15 @@ def run_study(
         parts = [part for part in _with_seeds(study.then(scale, curves), seeds) if part.name not in ran]
         if not parts:
             break
-        then_only = [one for one in only if fnmatch.filter(_names(parts), one)]  # none: all that follow
+        names = _names(parts)
+        then_only = [one for one in only if fnmatch.filter(names, one)]  # none: all that follow
+        pending = [one for one in pending if one not in then_only]
+        if pending and not then_only:
+            raise unmatched(pending[0], names)
         curves = gathered.run(parts, then_only, {} if so_far else missing_data(parts, data_dir))
         ran |= {part.name for part in parts}
+    if pending:
+        raise unmatched(pending[0], names)
     rows = [row for row in study.rows(scale, curves) if not only or row.ours != NOT_RUN]
     for name, picture in draw(study, scale, curves).items():
         write_whole(out / name, picture)
@@ -208,6 +215,10 @@ def run_study(
     )
     write_whole(out / "study.json", findings.to_json())
     return findings
+
+
+def unmatched(pattern: str, names: Sequence[str]) -> UserError:
+    return UserError(f"--only {pattern!r} matches no run of this study at this scale: {nearest(pattern, names)}")
 
 
 def _names(parts: Sequence[Part]) -> list[str]:
