@@ -139,6 +139,33 @@ def friends_epochs(r: Read) -> str:
     )
 
 
+def friends_varied(r: Read) -> str:
+    few, many, usual = (f"CIFAR-10 clustered {words}alpha=0.5" for words in ("E=1 ", "K=40 ", ""))
+    over, stale = ([r(case, f"FDMS over {m}") for case in (few, many)] for m in ("Dropout", "Stale"))
+    return (
+        f"FDMS over Dropout {over[0]:+.1f} (E = 1) and {over[1]:+.1f} points (K = 40, where it gains "
+        f"{over[1] - r(usual, 'FDMS over Dropout'):.1f} more than at K = 20: undecided), over Stale {stale[0]:+.1f} "
+        f"and {stale[1]:.1f}"
+    )
+
+
+def friends_levels(r: Read) -> str:
+    low, high = (f"CIFAR-10 general {level} alpha=0.5" for level in ("low", "high"))
+    behind = [r(case, "accuracy Full") - r(case, "accuracy FDMS") for case in (low, high)]
+    stale = [r(case, "FDMS over Stale") for case in (low, high)]
+    behind_full = f"behind Full {behind[0]:.1f} and {behind[1]:.1f}"
+    return f"over Stale {stale[0]:+.1f} and {stale[1]:.1f} ± 1.3 (digits -6.1 ± 1.2), {behind_full}"
+
+
+def emnist(r: Read) -> str:
+    case = "EMNIST non-IID |T|=8"
+    ends = [r(case, f"accuracy {scheme}") for scheme in "ABC"]
+    return (
+        f"B over A {r(case, 'B over A'):.1f} points (18.6), C over B {r(case, 'C over B'):.1f} (1.8, ahead in each "
+        f"seed); A, B and C end at {ends[0]:.1f}, {ends[1]:.1f} and {ends[2]:.1f} %"
+    )
+
+
 def friends_fashion(r: Read) -> str:
     over = [r(f"FMNIST clustered alpha={a}", "FDMS over Dropout") for a in (0.3, 0.5, 0.7)]
     return f"FDMS over Dropout {over[0]:.1f}, {over[1]:+.1f}, {over[2]:+.1f} points at alpha = 0.3, 0.5, 0.7 where"
@@ -205,6 +232,9 @@ SENTENCES: dict[str, tuple[str, Callable[[Read], str]]] = {
     "Table 1, readings": ("adam-readings", adam_readings),
     "Table 1, Glorot": ("adam-glorot", adam_glorot),
     "Figures 6 and 8, CIFAR-10": ("friends-cifar-epochs", friends_epochs),
+    "Figures 6 and 7, CIFAR-10": ("friends-cifar-varied", friends_varied),
+    "Figure 5, CIFAR-10": ("friends-cifar-varied", friends_levels),
+    "Table 3, EMNIST": ("participation-emnist", emnist),
     "Figure 9": ("friends-fashion", friends_fashion),
     "Figure 1, as printed": ("friends-mnist-readings", friends_printed),
     "Figure 7, noisy clients": ("gradients", noisy_gradients),
