@@ -25,6 +25,7 @@ PANELS = {  # a table or figure: the page, the columns
     "Flexible participation, Table 3, SYNTHETIC: points gained": ("participation", GAINS),
     "Flexible participation, Table 3, MNIST non-IID: points gained": ("participation-mnist", GAINS),
     "Flexible participation, Table 3, MNIST IID: points gained": ("participation-mnist-iid", GAINS),
+    "Flexible participation, Table 3, EMNIST non-IID: points gained": ("participation-emnist", GAINS),
     "Flexible participation, Table 4, SYNTHETIC: rounds to recover": ("arrivals", ARRIVALS),
     "Flexible participation, Table 4, MNIST: rounds to recover": (
         "arrivals-mnist",

@@ -193,11 +193,6 @@ def noisy_gradients(r: Read) -> str:
     return ", ".join(f"{name} {noisy:.3f} and {clean:.3f}" for name, (noisy, clean) in both.items())
 
 
-def capped(r: Read) -> str:
-    gain = [r(f"MNIST capped non-IID |T|={j}", "B over A") for j in range(1, 6)]
-    return f"B over A {gain[0]:.0f}, {gain[1]:.1f}, {gain[2]:.1f}, {gain[3]:.1f} and {gain[4]:.1f} points"
-
-
 def mcmahan(r: Read) -> str:
     small, whole = r("2NN IID B=10 C=0.1", "rounds"), r("2NN IID B=all C=0.1", "rounds")
     skewed = r("2NN non-IID B=10 C=0.1", "rounds")
@@ -238,7 +233,6 @@ SENTENCES: dict[str, tuple[str, Callable[[Read], str]]] = {
     "Figure 9": ("friends-fashion", friends_fashion),
     "Figure 1, as printed": ("friends-mnist-readings", friends_printed),
     "Figure 7, noisy clients": ("gradients", noisy_gradients),
-    "Table 3, capped": ("participation-mnist-capped", capped),
     "McMahan, Table 1": ("fedavg-five and fedavg", mcmahan),
     "FedProx, Figure 7": ("fedprox", fedprox),
     "SCAFFOLD, Table 3": ("scaffold", scaffold),

@@ -35,7 +35,6 @@ from turnout_papers.studies.study import (
 )
 
 FIGURE_3 = (1, 3, 5, 8)
-CAPPED, CAP = " capped", 600  # samples of a client: the same with at most a tenth of the steps of the largest device
 ONE_TRACE = "T50"  # of all devices in the homogeneous comparison
 
 
@@ -56,7 +55,7 @@ SIZES = {
     "smoke": ParticipationSize(4, 8, 40, (1, 2, 4, 5, 6), ("SYNTHETIC",), seeds=2, iid_seeds=1),
     "small": ParticipationSize(30, 50, 300, tuple(range(1, 9)), ("SYNTHETIC",), seeds=5, iid_seeds=2),
     "paper": ParticipationSize(
-        200, 50, 2000, tuple(range(1, 9)), ("SYNTHETIC", "MNIST", f"MNIST{CAPPED}", "EMNIST"), seeds=5, iid_seeds=5
+        200, 50, 2000, tuple(range(1, 9)), ("SYNTHETIC", "MNIST", "EMNIST"), seeds=5, iid_seeds=5
     ),
 }
 
@@ -70,7 +69,7 @@ def experiments(name: str, split: str, participation: Participation, size: Parti
         changes |= {"runtime": ONE_CORE, "world.data.iid": split == "truly IID"}
     else:
         recipe = emnist_participation if name == "EMNIST" else mnist_participation
-        made = recipe(iid=iid, cap=CAP if name.endswith(CAPPED) else 6000, rounds=size.rounds)
+        made = recipe(iid=iid, cap=6000, rounds=size.rounds)
         if name == "EMNIST":
             changes["runtime"] = InProcess(precision="tf32")
     return {scheme: experiment.but(**changes) for scheme, experiment in made.items()}
@@ -106,10 +105,7 @@ def plan(scale: str) -> StudyPlan:
     shrunk = f"{size.rounds} rounds (paper: {full.rounds}), sizes of SYNTHETIC capped at {size.cap} "
     shrunk += f"(paper scale: {full.cap}), no MNIST and EMNIST"
     shrunk += f", {size.clients} clients (paper: 50)" if size.clients != 50 else ""
-    capped = (
-        f"SYNTHETIC sizes capped at {size.cap}, the others by their pool, those called{CAPPED} at {CAP}: the largest "
-    )
-    capped += "devices take a tenth of the steps, so that all |T| can be run"
+    capped = f"SYNTHETIC sizes capped at {size.cap}, the others by their pool"
     emnist = (
         "EMNIST: 62 devices and classes (by class); the paper says by merge, which has 47 classes; the CNN's products "
         "rounded to TF32 where a GPU does that"
@@ -127,7 +123,7 @@ def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
     """The cells of Table 3, and the accuracies behind them."""
     for name, split in splits(scale):
         for j in SIZES[scale].traces:
-            case, published = f"{name} {split} |T|={j}", TABLE_3.get((name.removesuffix(CAPPED), split))
+            case, published = f"{name} {split} |T|={j}", TABLE_3.get((name, split))
             b_over_a, c_over_b = published[j - 1] if published else (None, None)
             a, b, c = (variant(name, split, j, scheme) for scheme in SCHEMES)
             for v in (a, b, c):
