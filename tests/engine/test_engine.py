@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from turnout.engine.backprop import cross_entropy, loss_by_hand, soft_cross_entropy
 from turnout.engine.batches import address_batches
 from turnout.engine.by_hand import ByHand
+from turnout.engine.chunk import captured_size
 from turnout.engine.gradients import Looped, Vmapped, WorkerPool
 from turnout.engine.job import Job, Trained
+from turnout.engine.kernels.graphs import MOST_GRAPHS
 from turnout.engine.layers import GradientSink, MaxPool
 from turnout.engine.network import Network
 from turnout.engine.train import Trainer
@@ -425,3 +427,10 @@ def test_new_rows_of_a_whole_cohort_are_not_copied():
     found = trainer.train(job)
     assert found.uploads["sends"]["sent"] is term.made[0]
     assert found.term_states["sends"]["kept"] is term.made[1]
+
+
+def test_the_captured_sizes_of_a_round_are_kept_for_the_next():
+    """A thousand clients with unequal numbers of steps, with and without a mask: none is captured a second time."""
+    sizes = {captured_size(active) for active in range(1, 1001)}
+    assert 2 * len(sizes) <= MOST_GRAPHS
+    assert all(n <= captured_size(n) <= 1.5 * n for n in range(1, 1001))

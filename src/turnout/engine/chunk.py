@@ -151,7 +151,7 @@ class Chunk:
         plain = self.job.fused and plain_sgd(self.job.optimizer) and not getattr(self.job.optimizer, "weight_decay", 0)
         if self.graphs is not None and plain and not self.states:
             # Some that have finished take part with empty batches: so few sizes occur, and each is captured once.
-            active = min(few_sizes(active), len(self.client_c))
+            active = min(captured_size(active), len(self.client_c))
         if not self.grouped or not self.loader.short_J[step]:
             return [slice(0, active)]
         size_c = self.batches.size_cJ[:active, step]
@@ -378,10 +378,10 @@ class Chunk:
         return storage(value) not in map(storage, shown)
 
 
-def few_sizes(count: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ...: powers of two and the numbers half-way between them.
+def captured_size(count: int) -> int:
+    """How many clients a step for `count` of them is captured for: the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...
 
-    >>> [few_sizes(n) for n in (1, 3, 5, 7, 9, 13, 17)]
+    >>> [captured_size(n) for n in (1, 3, 5, 7, 9, 13, 17)]
     [1, 3, 6, 8, 12, 16, 24]
     """
     apart = 1 << max(0, count.bit_length() - 2)
