@@ -254,7 +254,9 @@ class Gathered:
 
     @property
     def machine(self) -> str:
-        return ", ".join(sorted(self.devices - {"cpu"})) or f"{cores()} cores"
+        """The GPUs, and this machine's cores if runs were made without one."""
+        gpus = sorted(self.devices - {"cpu"})
+        return ", ".join(gpus if gpus and "cpu" not in self.devices else [*gpus, f"{cores()} cores"])
 
     def run(self, parts: Sequence[Part], only: Sequence[str], unread: dict[str, str]) -> Curves:
         """Run every part but for `unread` variants, whose data cannot be read; runs that are complete already are not
