@@ -204,6 +204,11 @@ def mcmahan(r: Read) -> str:
     )
 
 
+def mcmahan_cnn(r: Read) -> str:
+    one, ten = (r(f"CNN IID B=10 C={share}", "rounds") for share in ("0", "0.1"))
+    return f"C = 0 needs {one:.1f} rounds (50 printed), C = 0.1 {ten:.1f} (18)"
+
+
 def fedprox(r: Read) -> str:
     case = "SYNTHETIC(1,1), 90 % stragglers: FedProx μ={}"
     whole, part = (r(case.format(mu), "accuracy over FedAvg, points") for mu in (1, 0))
@@ -236,6 +241,7 @@ SENTENCES: dict[str, tuple[str, Callable[[Read], str]]] = {
     "Figure 1, as printed": ("friends-mnist-readings", friends_printed),
     "Figure 7, noisy clients": ("gradients", noisy_gradients),
     "McMahan, Table 1": ("fedavg-five and fedavg", mcmahan),
+    "McMahan, the CNN": ("fedavg-cnn", mcmahan_cnn),
     "FedProx, Figure 7": ("fedprox", fedprox),
     "SCAFFOLD, Table 3": ("scaffold", scaffold),
 }
