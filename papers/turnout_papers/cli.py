@@ -56,8 +56,8 @@ def run_command(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Runs by name, with * and ?; the others are left out. May be repeated, also for the runs that judge "
-            "what the first have chosen (all, if none is named)."
+            help="Runs by name, with * and ?; the others are left out. May be repeated. Where settings are chosen "
+            "first, all runs that judge them follow, unless some of these are named too."
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the study in --out.")] = False,

@@ -160,7 +160,8 @@ def run_study(
     names = _names(plan.parts)
     pending = [one for one in only if not fnmatch.filter(names, one)]  # they may name runs of a later part
     if pending and (study.then is None or len(pending) == len(only)):
-        raise unmatched(pending[0], names)
+        later = "" if study.then is None else "; runs that follow from these are named beside them, not alone"
+        raise unmatched(pending[0], names, later)
     refuse_full(out, resume or so_far)
     if so_far and not any(state_of(file.parent).state == "finished" for file in out.rglob("experiment.toml")):
         raise UserError(f"no run has ended in {out}: leave out --so-far to run the study")
@@ -217,8 +218,10 @@ def run_study(
     return findings
 
 
-def unmatched(pattern: str, names: Sequence[str]) -> UserError:
-    return UserError(f"--only {pattern!r} matches no run of this study at this scale: {nearest(pattern, names)}")
+def unmatched(pattern: str, names: Sequence[str], advice: str = "") -> UserError:
+    return UserError(
+        f"--only {pattern!r} matches no run of this study at this scale: {nearest(pattern, names)}{advice}"
+    )
 
 
 def _names(parts: Sequence[Part]) -> list[str]:

@@ -19,7 +19,7 @@ from turnout.engine.batches import Batch
 from turnout.types import Tensors
 
 EAGER_RUNS = 2  # before a shape is captured: warms up, and avoids capturing shapes that do not come back
-MOST_GRAPHS = 64  # they share the memory of one step; fewer than a round's sizes would capture each anew every round
+MOST_GRAPHS = 64  # they share the memory of one step; if a round has more sizes, each is captured anew in every round
 
 Step = Callable[..., Tensor]  # (*inputs) -> loss of each client
 Replay = Callable[[Sequence[Tensor]], Tensor]  # the same as a captured graph
