@@ -160,7 +160,7 @@ def run_study(
     names = _names(plan.parts)
     pending = [one for one in only if not fnmatch.filter(names, one)]  # they may name runs of a later part
     if pending and (study.then is None or len(pending) == len(only)):
-        later = "" if study.then is None else "; runs that follow from these are named beside them, not alone"
+        later = "" if study.then is None else " (runs that judge others are named beside these, not alone)"
         raise unmatched(pending[0], names, later)
     refuse_full(out, resume or so_far)
     if so_far and not any(state_of(file.parent).state == "finished" for file in out.rglob("experiment.toml")):
@@ -219,9 +219,8 @@ def run_study(
 
 
 def unmatched(pattern: str, names: Sequence[str], advice: str = "") -> UserError:
-    return UserError(
-        f"--only {pattern!r} matches no run of this study at this scale: {nearest(pattern, names)}{advice}"
-    )
+    words = f"--only {pattern!r} matches no run of this study at this scale{advice}"
+    return UserError(f"{words}: {nearest(pattern, names)}")
 
 
 def _names(parts: Sequence[Part]) -> list[str]:
