@@ -21,11 +21,12 @@ FOLDER = Path(__file__).parent / "studies" / "paper"
 NUMBER = r"(-?[\d.]+(?:e-?\d+)?)"
 CELL = re.compile(rf"{NUMBER}(?: ± {NUMBER})? \({NUMBER}\)")
 GAINS, ARRIVALS = ("B over A", "C over B"), ("rounds, fast", "rounds, vanilla")
-PANELS = {  # a table or figure: the page, the columns
+PANELS = {  # a table or figure: its pages, the columns
     "Flexible participation, Table 3, SYNTHETIC: points gained": ("participation", GAINS),
     "Flexible participation, Table 3, MNIST non-IID: points gained": ("participation-mnist", GAINS),
     "Flexible participation, Table 3, MNIST IID: points gained": ("participation-mnist-iid", GAINS),
     "Flexible participation, Table 3, EMNIST non-IID: points gained": ("participation-emnist", GAINS),
+    "Flexible participation, Table 3, EMNIST, 25 rounds: points gained": ("participation-emnist-short", GAINS),
     "Flexible participation, Table 4, SYNTHETIC: rounds to recover": ("arrivals", ARRIVALS),
     "Flexible participation, Table 4, MNIST: rounds to recover": (
         "arrivals-mnist",
@@ -44,11 +45,13 @@ PANELS = {  # a table or figure: the page, the columns
         ("personal MT-FedAdam", "personal FedAdam", "personal Independent", "central MT-FedAdam"),
     ),
     "MTFL, Table 1, MNIST: rounds to 95 %": ("adam-mnist", ("rounds FedAvg", "rounds FedAdam")),
+    "MTFL, Table 1, CIFAR-10: rounds to 55 %": ("adam-cifar adam-cifar-noniid", ("rounds FedAvg", "rounds FedAdam")),
     "MTFL, Table 2, CIFAR-10: percent of a round": (
         "testbed-cifar",
         ("download, %", "training, %", "upload, %", "server, %"),
     ),
     "McMahan, Table 1, 2NN: rounds to 97 %": ("fedavg", ("rounds",)),
+    "McMahan, Table 1, CNN: rounds to 99 %": ("fedavg-cnn fedavg-cnn-more", ("rounds",)),
 }
 
 
@@ -77,9 +80,9 @@ def _numbers(cell: re.Match[str]) -> tuple[float, float, float]:
     return float(ours), float(spread or 0), float(published)
 
 
-def panel(title: str, page: str, columns: tuple[str, ...]) -> str:
+def panel(title: str, pages: str, columns: tuple[str, ...]) -> str:
     """Ours over published, with the diagonal."""
-    found = {column: points(page, column) for column in columns}
+    found = {column: [point for page in pages.split() for point in points(page, column)] for column in columns}
     every = [
         v for column in found.values() for p in column for v in (p.published, p.ours - p.spread, p.ours + p.spread)
     ]

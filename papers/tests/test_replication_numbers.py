@@ -269,6 +269,17 @@ def test_the_table_of_mcmahan_is_made_from_the_record() -> None:
         assert f" {cell} |" in line, f"{case} is {cell}"
 
 
+def test_the_table_of_the_cnn_is_made_from_the_records() -> None:
+    rows = [item for page in ("fedavg-cnn", "fedavg-cnn-more") for item in rows_of(page).items()]
+    found = {case: row for (case, metric), row in rows if metric == "rounds" and isinstance(row["ours"], float)}
+    assert len(found) == 6
+    begin = next(i for i, line in enumerate(PAGE_LINES) if line.startswith("| C | IID, B = 10 | IID, on the seed"))
+    lines = PAGE_LINES[begin:]
+    for case, row in found.items():
+        line = next(line for line in lines if line.startswith(f"| {case.rpartition('C=')[2]} | "))
+        assert f" {shown(row)} ({row['published']}) |" in line, case
+
+
 def test_the_tables_of_fedprox_and_scaffold_are_made_from_their_records() -> None:
     """A line for each share of stragglers, or each similarity and number of epochs; cells as the records have them."""
     found = dict[tuple[str, str], str]()
