@@ -113,8 +113,8 @@ def plan(scale: str) -> StudyPlan:
         "rounded to TF32 where a GPU does that"
     )
     short = (
-        f"{SHORT}: {SHORT_ROUNDS} rounds instead of {full.rounds}, for its cost; the learning rate falls as 1 / t, so that "
-        "these rounds have 65 % of its sum"
+        f"{SHORT}: {SHORT_ROUNDS} rounds instead of {full.rounds}, for its cost; the learning rate falls as 1 / t, so "
+        "that these rounds have 65 % of its sum"
     )
     return StudyPlan.at(scale, parts, notes, shrunk, [capped, emnist, short])
 
