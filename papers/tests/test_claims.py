@@ -159,7 +159,7 @@ def test_its_numbers_are_kept_apart() -> None:
     assert set(curves.each("A", unrest)) == {0}  # a curve of one number has none
     found = curves.row("case", "accuracy", "A", last_fifth)
     assert (found.ours, found.repeats, found.diverged) == (pytest.approx(85.0), 2, 1)
-    assert cell(found) == "85.0, 1 diverged"
+    assert cell(found, found.repeats) == "85.0, 1 diverged"
     assert curves.row("case", "A over B", ("A", "B"), last_fifth).diverged == 1
     assert runs[1].rounds_to(0.5) is None
     assert list(curves.finite("A")) == [0]

@@ -163,6 +163,8 @@ def test_the_published_settings():
     mnist, cifar = adam.plan("paper").parts
     assert (len(mnist.variants), mnist.seeds) == ((8 + 5) * (5 * 3 + 5), 3)  # E = 1 to 5, and five more readings
     assert (len(cifar.variants), cifar.seeds) == (8 * (5 * 3 + 5), 1)
+    assert {e.rounds for e in cifar.variants.values()} == {100}
+    assert {e.rounds for n, e in mnist.variants.items() if n.startswith("MNIST IID")} == {200}
 
 
 def test_what_the_text_leaves_open_is_run_in_every_reading():

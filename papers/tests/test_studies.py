@@ -258,18 +258,19 @@ def test_the_claims_fail_on_other_curves() -> None:
 def test_settings_of_the_published_experiment() -> None:
     size = participation.SIZES["paper"]
     assert (size.rounds, size.traces) == (200, tuple(range(1, 9)))
-    assert size.data == ("SYNTHETIC", "MNIST", "EMNIST")
+    assert size.data == ("SYNTHETIC", "MNIST", "EMNIST", "EMNIST short")
     caps = [
         participation.experiments(name, "non-IID", to.participation.Always(), size)["A"].world.data.sizes.cap
         for name in size.data
     ]
-    assert caps == [2000, 6000, 6000]
+    assert caps == [2000, 6000, 6000, 6000]
     variants = {n: e for part in participation.plan("paper").parts for n, e in part.variants.items()}
-    assert len(variants) == 7 * 24 + 3 * 2
+    assert len(variants) == 9 * 24 + 4 * 2
+    assert {e.rounds for n, e in variants.items() if n.startswith("EMNIST short")} == {25}
     local = {n.split()[0]: e.algorithm.local for n, e in variants.items()}
     rates = {n: (v.optimizer.lr, v.batch_size, v.full_work) for n, v in local.items()}
     assert rates == {"SYNTHETIC": (1.0, 20, 5), "MNIST": (2e-3, 10, 5), "EMNIST": (5e-4, 10, 5)}
-    assert [variants[f"{n} IID T=1 A"].world.data.clients for n in size.data] == [50, 100, 62]  # type: ignore[attr-defined]
+    assert [variants[f"{n} IID T=1 A"].world.data.clients for n in size.data] == [50, 100, 62, 62]  # type: ignore[attr-defined]
 
 
 # -- bias

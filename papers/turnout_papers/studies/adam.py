@@ -61,7 +61,7 @@ SIZES = {
 # What the paper leaves open: the first weights (it names TensorFlow, whose own are Glorot's; the authors' code has
 # torch's) and how two classes are dealt (it says portions of two random classes; the code deals shards).
 READINGS = [(split, weights) for weights in ("torch", "he", "glorot") for split in ("classes", "shards")]
-READ_FOR = 100  # rounds of these readings, all but the first, and of CIFAR, where FedAvg needs 5 to 30
+READ_FOR = 100  # rounds of these readings, all but the first, and of CIFAR
 PRECISION = {"MNIST": "float32", "CIFAR": "tf32"}
 TARGETS = {"digits": 0.9, "MNIST": 0.95, "CIFAR": 0.55}
 DATA = {"digits": Digits, "MNIST": MNIST, "CIFAR": CIFAR10}
@@ -158,7 +158,7 @@ def plan(scale: str) -> StudyPlan:
         "label (the authors' code); first weights of torch (the code), Glorot's (TensorFlow's, which the text names) "
         f"or He's normal ones (neither); all but the first for {READ_FOR} rounds"
     )
-    cifar = f"CIFAR for {READ_FOR} rounds, which FedAvg was seen not to need; its products rounded to TF32"
+    cifar = f"CIFAR for {READ_FOR} rounds: in earlier runs FedAvg needed 5 to 29; products rounded to TF32"
     return StudyPlan.at(scale, parts, notes, shrunk, [readings, cifar])
 
 

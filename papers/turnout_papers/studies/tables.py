@@ -30,18 +30,18 @@ def cells(rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]]]:
     for case in dict.fromkeys(row.case for row in rows):
         own = {row.metric: row for row in rows if row.case == case}
         seeds = max(row.repeats for row in own.values())
-        fewer = {m: f", {row.repeats} seeds" for m, row in own.items() if row.spread is not None and row.repeats < seeds}
-        lines.append([case, *(cell(own[m]) + fewer.get(m, "") if m in own else "" for m in metrics), str(seeds)])
+        lines.append([case, *(cell(own[m], seeds) if m in own else "" for m in metrics), str(seeds)])
     return ["case", *metrics, "seeds"], lines
 
 
-def cell(row: ResultRow) -> str:
-    """`ours ± spread (published)` of one row."""
+def cell(row: ResultRow, seeds: int) -> str:
+    """`ours ± spread (published)` of one row of a line of so many seeds."""
     ours = row.ours if isinstance(row.ours, str) else number(row.ours)
     tiny = row.spread is not None and not isinstance(row.ours, str) and row.spread < 1e-12 * abs(row.ours or 0)
     spread = "" if row.spread is None else f" ± {number(0.0 if tiny else row.spread)}"  # differ by rounding only
     published = "" if row.published is None else f" ({row.published})"
-    return ours + spread + published + (f", {row.diverged} diverged" if row.diverged else "")
+    fewer = f", {row.repeats} seeds" if row.spread is not None and row.repeats < seeds else ""
+    return ours + spread + published + (f", {row.diverged} diverged" if row.diverged else "") + fewer
 
 
 def number(value: float | None) -> str:
