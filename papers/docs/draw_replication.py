@@ -61,8 +61,12 @@ class Point:
 
     name: str
     ours: float
-    spread: float
+    spread: float | None  # of one seed there is none
     published: float
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.ours - (self.spread or 0.0), self.ours + (self.spread or 0.0)
 
 
 def points(page: str, column: str) -> list[Point]:
@@ -75,17 +79,18 @@ def points(page: str, column: str) -> list[Point]:
     return [Point(name.strip("| ").replace("¦", "|"), *_numbers(cell)) for name, cell in found if cell]
 
 
-def _numbers(cell: re.Match[str]) -> tuple[float, float, float]:
+def _numbers(cell: re.Match[str]) -> tuple[float, float | None, float]:
     ours, spread, published = cell.groups()
-    return float(ours), float(spread or 0), float(published)
+    return float(ours), None if spread is None else float(spread), float(published)
 
 
 def panel(title: str, pages: str, columns: tuple[str, ...]) -> str:
     """Ours over published, with the diagonal."""
-    found = {column: [point for page in pages.split() for point in points(page, column)] for column in columns}
-    every = [
-        v for column in found.values() for p in column for v in (p.published, p.ours - p.spread, p.ours + p.spread)
-    ]
+    found = {}
+    for column in columns:  # of a cell that is on several pages, that of the last
+        by_name = {point.name: point for page in pages.split() for point in points(page, column)}
+        found[column] = list(by_name.values())
+    every = [v for own in found.values() for p in own for v in (p.published, *p.ends)]
     words, height = legend([(column, i, "") for i, column in enumerate(columns)]) if len(columns) > 1 else ("", 0)
     low, high = min(0.0, *every), max(every)
     x = make_axis(low, high, LEFT, WIDTH - RIGHT)
@@ -100,8 +105,9 @@ def panel(title: str, pages: str, columns: tuple[str, ...]) -> str:
 
 def _dot(point: Point, x: Axis, y: Axis, colour: int) -> str:
     at = float(x.place(point.published))
-    low, middle, high = (float(v) for v in y.place(np.array([-1, 0, 1]) * point.spread + point.ours))
-    words = f"{point.name}: ours {point.ours:g} ± {point.spread:g}, published {point.published:g}"
+    low, middle, high = (float(v) for v in y.place(np.array([point.ends[0], point.ours, point.ends[1]])))
+    spread = ", one seed" if point.spread is None else f" ± {point.spread:g}"
+    words = f"{point.name}: ours {point.ours:g}{spread}, published {point.published:g}"
     bar = f'<path class="line {style(colour)}" d="M{at:.1f},{low:.1f}V{high:.1f}"/>'
     dot = "stroke-width:7;stroke-linecap:round"
     end = f'<path class="line {style(colour)}" style="{dot}" d="M{at:.1f},{middle:.1f}h.1"/>'

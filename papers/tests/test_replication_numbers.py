@@ -273,7 +273,7 @@ def test_the_table_of_the_cnn_is_made_from_the_records() -> None:
     rows = [item for page in ("fedavg-cnn", "fedavg-cnn-more") for item in rows_of(page).items()]
     found = {case: row for (case, metric), row in rows if metric == "rounds" and isinstance(row["ours"], float)}
     assert len(found) == 6
-    begin = next(i for i, line in enumerate(PAGE_LINES) if line.startswith("| C | IID, B = 10 | IID, on the seed"))
+    begin = next(i for i, line in enumerate(PAGE_LINES) if line.startswith("| C | IID, B = 10 | IID, tuning"))
     lines = PAGE_LINES[begin:]
     for case, row in found.items():
         line = next(line for line in lines if line.startswith(f"| {case.rpartition('C=')[2]} | "))

@@ -146,11 +146,12 @@ def plan(scale: str) -> StudyPlan:
     words = " and ".join(f"{n} seed{'s' if n > 1 else ''} ({data})" for data, n in size.tuning.items())
     notes = [
         "FedAdam is the paper's name for distributed Adam; its authors' later code calls it FedAvg-Adam",
-        f"E in {size.epochs} and FedAvg's learning rate in {size.rates} chosen on {words} from {TUNING_SEEDS} on, "
-        f"judged on {size.seeds} others; batches of 20 (authors' code)",
+        f"E in {size.epochs} and FedAvg's learning rate in {size.rates} chosen on {words} from {TUNING_SEEDS} on "
+        f"(where --only names one setting, none is chosen), judged on {size.seeds} others; batches of 20, as the "
+        "authors' code has",
         f"a run ends at its target ({', '.join(f'{d} {100 * TARGETS[d]:g} %' for d in size.data)} of central accuracy) "
         f"or after {size.rounds} rounds, "
-        f"which counts as such: FedAvg may spend the bytes of {size.rounds // 3} of FedAdam's",
+        "which counts as such: FedAvg may spend the bytes of a third as many of FedAdam's",
     ]
     shrunk = "8x8 digits, two hidden layers of 32, fewer clients; the published columns are W = 200"
     readings = (
