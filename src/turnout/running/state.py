@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from turnout.errors import UserError
+from turnout.errors import UserError, out_of_memory
 from turnout.experiment import Experiment
 from turnout.machine.checksums import read_json, write_json
 from turnout.machine.lock import is_locked
@@ -134,7 +134,7 @@ def state_kept(folder: Path) -> Iterator[RunEnd]:
         yield end
     except Exception as error:
         if end.has_begun or ((folder / "experiment.toml").is_file() and not (folder / RECORDS).is_file()):
-            keep("failed", str(error) or type(error).__name__)
+            keep("failed", out_of_memory(error) or str(error) or type(error).__name__)
         raise
     keep("finished", end.why)
 
