@@ -26,7 +26,8 @@ PANELS = {  # a table or figure: its pages, the columns
     "Flexible participation, Table 3, MNIST non-IID: points gained": ("participation-mnist", GAINS),
     "Flexible participation, Table 3, MNIST IID: points gained": ("participation-mnist-iid", GAINS),
     "Flexible participation, Table 3, EMNIST non-IID: points gained": ("participation-emnist", GAINS),
-    "Flexible participation, Table 3, EMNIST, 25 rounds: points gained": ("participation-emnist-short", GAINS),
+    "Flexible participation, Table 3, EMNIST non-IID, 25 rounds: points gained": ("participation-emnist-short", GAINS),
+    "Flexible participation, Table 3, EMNIST IID, 25 rounds: points gained": ("participation-emnist-short-iid", GAINS),
     "Flexible participation, Table 4, SYNTHETIC: rounds to recover": ("arrivals", ARRIVALS),
     "Flexible participation, Table 4, MNIST: rounds to recover": (
         "arrivals-mnist",
@@ -45,13 +46,13 @@ PANELS = {  # a table or figure: its pages, the columns
         ("personal MT-FedAdam", "personal FedAdam", "personal Independent", "central MT-FedAdam"),
     ),
     "MTFL, Table 1, MNIST: rounds to 95 %": ("adam-mnist", ("rounds FedAvg", "rounds FedAdam")),
-    "MTFL, Table 1, CIFAR-10: rounds to 55 %": ("adam-cifar adam-cifar-noniid", ("rounds FedAvg", "rounds FedAdam")),
+    "MTFL, Table 1, CIFAR-10: rounds to 55 %": ("adam-cifar adam-cifar-noniid adam-cifar-all", ("rounds FedAvg", "rounds FedAdam")),
     "MTFL, Table 2, CIFAR-10: percent of a round": (
         "testbed-cifar",
         ("download, %", "training, %", "upload, %", "server, %"),
     ),
-    "McMahan, Table 1, 2NN: rounds to 97 %": ("fedavg", ("rounds",)),
-    "McMahan, Table 1, CNN: rounds to 99 %": ("fedavg-cnn fedavg-cnn-more", ("rounds",)),
+    "McMahan, Table 1, 2NN: rounds to 97 %": ("fedavg-five fedavg", ("rounds",)),
+    "McMahan, Table 1, CNN: rounds to 99 %": ("fedavg-cnn-all fedavg-cnn fedavg-cnn-more", ("rounds",)),
 }
 
 
