@@ -26,8 +26,8 @@ PANELS = {  # a table or figure: its pages, the columns
     "Flexible participation, Table 3, MNIST non-IID: points gained": ("participation-mnist", GAINS),
     "Flexible participation, Table 3, MNIST IID: points gained": ("participation-mnist-iid", GAINS),
     "Flexible participation, Table 3, EMNIST non-IID: points gained": ("participation-emnist", GAINS),
-    "Flexible participation, Table 3, EMNIST non-IID, 25 rounds: points gained": ("participation-emnist-short", GAINS),
-    "Flexible participation, Table 3, EMNIST IID, 25 rounds: points gained": ("participation-emnist-short-iid", GAINS),
+    "Flexible participation, EMNIST non-IID, 25 rounds: points gained": ("participation-emnist-short", GAINS),
+    "Flexible participation, EMNIST IID, 25 rounds: points gained": ("participation-emnist-short-iid", GAINS),
     "Flexible participation, Table 4, SYNTHETIC: rounds to recover": ("arrivals", ARRIVALS),
     "Flexible participation, Table 4, MNIST: rounds to recover": (
         "arrivals-mnist",
