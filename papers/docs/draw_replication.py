@@ -46,7 +46,10 @@ PANELS = {  # a table or figure: its pages, the columns
         ("personal MT-FedAdam", "personal FedAdam", "personal Independent", "central MT-FedAdam"),
     ),
     "MTFL, Table 1, MNIST: rounds to 95 %": ("adam-mnist", ("rounds FedAvg", "rounds FedAdam")),
-    "MTFL, Table 1, CIFAR-10: rounds to 55 %": ("adam-cifar adam-cifar-noniid adam-cifar-all", ("rounds FedAvg", "rounds FedAdam")),
+    "MTFL, Table 1, CIFAR-10: rounds to 55 %": (
+        "adam-cifar adam-cifar-noniid adam-cifar-all",
+        ("rounds FedAvg", "rounds FedAdam"),
+    ),
     "MTFL, Table 2, CIFAR-10: percent of a round": (
         "testbed-cifar",
         ("download, %", "training, %", "upload, %", "server, %"),

@@ -40,8 +40,7 @@ def test_a_database_without_memory_is_not_called_damaged(tmp_path: Path) -> None
 def test_a_run_s_state_has_the_sentence_and_not_a_device_s_report(tmp_path: Path) -> None:
     report = "CUDA out of memory. Tried to allocate 564.00 MiB.\n" + "Process 1 has 3.47 GiB memory in use. " * 20
     (tmp_path / "experiment.toml").touch()
-    with pytest.raises(RuntimeError), state_kept(tmp_path) as end:
-        end.has_begun = True
+    with pytest.raises(RuntimeError), state_kept(tmp_path):
         raise RuntimeError(report)
     found = state_of(tmp_path)
     assert (found.state, found.why) == ("failed", out_of_memory(RuntimeError(report)))

@@ -150,8 +150,8 @@ def plan(scale: str) -> StudyPlan:
         f"(where --only names one setting, none is chosen), judged on {size.seeds} others; batches of 20, as the "
         "authors' code has",
         f"a run ends at its target ({', '.join(f'{d} {100 * TARGETS[d]:g} %' for d in size.data)} of central accuracy) "
-        f"or after {size.rounds} rounds, "
-        "which counts as such: FedAvg may spend the bytes of a third as many of FedAdam's",
+        f"or after {size.rounds} rounds (fewer where a note says so), which counts as such: FedAvg may spend the "
+        "bytes of a third as many of FedAdam's",
     ]
     shrunk = "8x8 digits, two hidden layers of 32, fewer clients; the published columns are W = 200"
     readings = (
@@ -159,7 +159,7 @@ def plan(scale: str) -> StudyPlan:
         "label (the authors' code); first weights of torch (the code), Glorot's (TensorFlow's, which the text names) "
         f"or He's normal ones (neither); all but the first for {READ_FOR} rounds"
     )
-    cifar = f"CIFAR for {READ_FOR} rounds: in earlier runs FedAvg needed 5 to 29; products rounded to TF32"
+    cifar = f"CIFAR for {READ_FOR} rounds: FedAvg needs 5 to 32; products rounded to TF32"
     return StudyPlan.at(scale, parts, notes, shrunk, [readings, cifar])
 
 
