@@ -176,12 +176,13 @@ def friends_levels(r: Read) -> str:
     return f"over Stale {r(low, 'FDMS over Stale'):+.1f} and {far} (digits -6.1 ± 1.2), {behind_full}"
 
 
-def emnist_short(split: str, r: Read) -> str:
+def table_3(case: str, r: Read) -> str:
     """Both gains for T = 2 to 8, and what the paper has."""
+    data, split = case.replace(" short", "").split()
     words = []
     for k, metric in enumerate(("B over A", "C over B")):
-        ours = ", ".join(f"{r(f'EMNIST short {split} |T|={j}', metric):.1f}" for j in range(2, 9))
-        printed = ", ".join(str(pair[k]) for pair in TABLE_3["EMNIST", split][1:])
+        ours = ", ".join(f"{r(f'{case} |T|={j}', metric):.1f}" for j in range(2, 9))
+        printed = ", ".join(str(pair[k]) for pair in TABLE_3[data, split][1:])
         words.append(f"{metric} {'' if k else 'at T = 2 to 8: '}{ours} {'' if k else 'points '}({printed})")
     return ", ".join(words)
 
@@ -267,8 +268,9 @@ SENTENCES: dict[str, tuple[str, Callable[[Read], str]]] = {
     "Figures 6 and 7, CIFAR-10": ("friends-cifar-varied", friends_varied),
     "Figure 5, CIFAR-10": ("friends-cifar-varied", friends_levels),
     "Table 3, EMNIST": ("participation-emnist", emnist),
-    "Table 3, EMNIST, 25 rounds": ("participation-emnist-short", partial(emnist_short, "non-IID")),
-    "Table 3, EMNIST IID, 25 rounds": ("participation-emnist-short-iid", partial(emnist_short, "IID")),
+    "Table 3, MNIST IID": ("participation-mnist-iid", partial(table_3, "MNIST IID")),
+    "Table 3, EMNIST, 25 rounds": ("participation-emnist-short", partial(table_3, "EMNIST short non-IID")),
+    "Table 3, EMNIST IID, 25 rounds": ("participation-emnist-short-iid", partial(table_3, "EMNIST short IID")),
     "Figure 9": ("friends-fashion", friends_fashion),
     "Figure 1, as printed": ("friends-mnist-readings", friends_printed),
     "Figure 7, noisy clients": ("gradients", noisy_gradients),
