@@ -43,6 +43,8 @@ MOST = {"smoke": 3, "small": 300, "paper": 4000}  # rounds
 PRECISION = {"2NN": "float32", "CNN": "tf32"}
 SEEDS = {"smoke": 2, "small": 5, "paper": 5}
 
+Rounds = dict[int, int | None]  # to the target, by seed; None: it was not reached
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -130,8 +132,23 @@ def judged(scale: str, curves: Curves) -> list[Part]:
     return [Part("judged", variants, SEEDS[scale])] if variants else []
 
 
-def rounds_by_seed(curves: Curves, cell: Cell) -> dict[int, int | None]:
+def rounds_by_seed(curves: Curves, cell: Cell) -> Rounds:
     return {s: curve.rounds_to(TARGETS[cell.network]) for s, curve in curves.curves.get(cell.name, {}).items()}
+
+
+def comparable(ours: Rounds, theirs: Rounds, our_last: int, their_last: int) -> list[Rounds]:
+    """Both without the seeds in which a run was cut off before the other one arrived: that says nothing of the order.
+
+    >>> comparable({0: 64, 1: None, 2: None}, {0: None, 1: 266, 2: 90}, our_last=100, their_last=774)
+    [{0: 64, 2: None}, {0: None, 2: 90}]
+    """
+
+    def told_apart(seed: int) -> bool:
+        a, b = ours[seed], theirs[seed]
+        return (a is not None or (b or their_last) <= our_last) and (b is not None or (a or our_last) <= their_last)
+
+    seeds = [seed for seed in ours if seed in theirs and told_apart(seed)]
+    return [{seed: rounds[seed] for seed in seeds} for rounds in (ours, theirs)]
 
 
 def rows(scale: str, curves: Curves) -> Iterator[ResultRow]:
@@ -149,9 +166,10 @@ def claims(scale: str, curves: Curves) -> Iterator[Claim]:
 
     def fewer(ours: Cell, theirs: Cell, words: str) -> Iterator[Claim]:
         if {ours, theirs} <= known:
-            last = max(ours.rounds(scale), theirs.rounds(scale))
             found = [rounds_by_seed(curves, cell) for cell in (ours, theirs)]
-            yield sooner(f"{theirs.name}: {words}", found[0], found[1], last)
+            last = [cell.rounds(scale) for cell in (ours, theirs)]
+            found = comparable(found[0], found[1], last[0], last[1])
+            yield sooner(f"{theirs.name}: {words}", found[0], found[1], max(last))
 
     for cell in cells(scale):
         if cell.batch is None:
