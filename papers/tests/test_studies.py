@@ -433,6 +433,22 @@ def test_a_run_that_stands_still_is_named(smoke: dict[str, Path], tmp_path: Path
     assert why in markdown(found)
 
 
+def test_a_run_that_loses_what_it_had_learned_is_named(smoke: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "lost"
+    shutil.copytree(smoke["participation"], folder)
+    victim = next(folder.glob("SYNTHETIC-IID/*/seed-0"))
+    with sqlite3.connect(victim / "records.sqlite") as db:
+        db.execute("UPDATE evaluations SET value = 0.01 WHERE round = 1 AND name = 'global_loss'")
+        db.execute(
+            "UPDATE evaluations SET value = (SELECT value FROM evaluations first WHERE round = -1 AND "
+            "first.name = evaluations.name) WHERE round = (SELECT max(round) FROM evaluations)"
+        )
+    found = run_study(participation.STUDY, "smoke", folder, so_far=True, quiet=True)
+    (words,) = found.stalled
+    assert "and was 0.01 after round 1" in words
+    assert words in markdown(found)
+
+
 def test_seconds_are_those_of_the_runs_that_were_asked_for(smoke: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "some"
     shutil.copytree(smoke["participation"], folder)

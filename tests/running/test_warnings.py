@@ -134,6 +134,28 @@ def test_a_loss_that_has_exploded_says_so(tmp_path: Path, capsys: Capture):
     assert words in run.report().read_text(encoding="utf-8")
 
 
+class OneLongStep:
+    def rate(self, lr: float, clock: int) -> float:
+        return 10 * lr if clock == 6 else lr
+
+
+def test_a_run_that_loses_what_it_had_learned_says_so(tmp_path: Path, capsys: Capture):
+    """One round of long steps leaves every hidden unit at 0, for every sample and for good."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(SAMPLES, 5, generator=g)
+    local = to.Local(to.SGD(lr=1.0), epochs=2, batch_size=25, schedule=OneLongStep())
+    world = to.World(to.data.Own(x, x[:, :3].argmax(1), torch.arange(SAMPLES) % CLIENTS))
+    dies = to.Experiment(world, to.models.MLP(8, 8), to.Algorithm(local), rounds=6, seed=1)
+    assert to.run(dies, tmp_path / "before", quiet=True).warnings() == []
+    run = to.run(dies.but(rounds=12), tmp_path / "out")
+    loss = run.curve("global_loss")[1]
+    assert min(loss) < loss[0] / 4 < loss[-1] / 3
+    words = f"global_loss is {loss[-1]:.3g}, and was {min(loss):.3g} after round {loss.index(min(loss)) - 1} and "
+    assert any(said.startswith(words) and "what was learned is lost. Lower" in said for said in run.warnings())
+    assert words in capsys.readouterr().err
+    assert words in run.report().read_text(encoding="utf-8")
+
+
 def test_what_a_part_warns_of_and_a_run_that_stands_still_are_said(tmp_path: Path, capsys: Capture):
     """An elastic term that is far too stiff: nobody's second update is a number, and the model stays as it was."""
     stiff = {"algorithm.terms": (to.terms.Elastic(1e30),), "algorithm.nonfinite": "absent", "rounds": 6}

@@ -22,7 +22,7 @@ from turnout.running.folder import make_folder, refuse_full
 from turnout.running.loop import DELETE
 from turnout.running.plan import RunPlan, planned_runs
 from turnout.running.records.finding import read_run_list
-from turnout.running.records.warnings import stood_still
+from turnout.running.records.warnings import stood_still, went_wrong
 from turnout.running.runs import Outcome, ended_runs, finished_runs
 from turnout.running.state import state_of
 from turnout.view import HOOKS
@@ -75,7 +75,7 @@ class Findings:
     failed        runs that could not be finished for another reason than that they diverged, and why
     command       what was typed
     machine       and where
-    stalled       runs that did not move in the end, and why
+    stalled       runs that did not move in the end, or lost what they had learned, and how
     diverged      runs that diverged, and where; they rank last where they are compared
     notes         what was shrunk, and what the paper leaves open, when it was run
     looks         the numbers of seeds at which it is decided, fixed before the first run; none: they were not fixed
@@ -235,7 +235,7 @@ class Gathered:
     play        how a plan's runs are made, unless a part says otherwise
     so_far      nothing is trained: `play` reads the runs that have ended
     failed      runs that failed on the way, and why
-    stalled     runs that did not move in the end, and why
+    stalled     runs that did not move in the end, or lost what they had learned, and how
     diverged    runs that diverged, and where
     seconds     of all runs together
     """
@@ -307,13 +307,14 @@ class Gathered:
         for entry, run in done.runs.items():
             self.runs.setdefault(entry.variant, {})[entry.seed] = run
             with run.records() as records:
-                stood = stood_still(records.column("skipped").tolist())
+                curves = {metric: records.curve(metric) for metric in records.metrics()}
+                wrong = stood_still(records.column("skipped").tolist()) or went_wrong(curves, records.glossary())
                 self.seconds += float(records.column("seconds").sum())
                 known = {self.study.metric, *records.metrics(), *records.rounds()}  # a run need not have all of them
                 for metric in (metric for metric in wanted if metric in known):
                     by_seed = self.found.setdefault(metric, {}).setdefault(entry.variant, {})
                     by_seed[entry.seed] = Curve(*records.curve(metric))
-            self.stalled += [f"{entry.variant} seed {entry.seed}: {stood}"] if stood else []
+            self.stalled += [f"{entry.variant} seed {entry.seed}: {wrong}"] if wrong else []
             about = read_json(run.folder / "environment.json", DELETE)
             self.devices.add(str(about.get("device_name") or about.get("device")))
             if self.study.look is not None:

@@ -100,7 +100,7 @@ class Run(InFolder):
             return reason_to_stop(self.experiment, Progress.from_records(records, self.experiment))
 
     def warnings(self) -> list[str]:
-        """Sentences about likely problems: no client trained, the loss exploded, no client holds a class."""
+        """Sentences about likely problems: no client trained, training diverged, no client holds a class."""
         return warnings_of(find_runs(self.folder).runs[0])
 
     def frame(self, clients: bool = False) -> Any:

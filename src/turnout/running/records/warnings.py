@@ -1,13 +1,17 @@
-"""Warnings about runs: nothing was trained, rounds were skipped, a loss exploded, a part or the data warns."""
+"""Warnings about runs: nothing was trained, rounds were skipped, training went wrong, a part or the data warns."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from turnout.running.records.glossary import Glossary
 from turnout.running.records.runs import RunRecords, Runs
+from turnout.running.records.schema import Column
 
 EXPLODED = 100  # times the loss before training
+LEARNED = 0.5  # a loss below so many times the loss before training shows that something was learned
+LEFT = 0.2  # of what was gained: with less, it is lost
 NAMED = 3  # runs
 STILL, STILL_ROUNDS = 5, 3  # a run stood still if the last fifth of its rounds, and at least 3, were skipped
 
@@ -20,13 +24,8 @@ def warnings_of(run: RunRecords) -> list[str]:
             texts = [f"{words} (round {t})" for t, words in enumerate(column.tolist()) if isinstance(words, str)]
             warnings += texts[:1]
     warnings += _untrained(run)
-    for name, (round_T, value_T) in run.curves.items():
-        if not name.endswith("_loss") or len(value_T) < 2 or round_T[0] != -1:
-            continue
-        first, last = float(value_T[0]), float(value_T[-1])
-        if last > EXPLODED * abs(first):
-            warnings.append(f"{name} is {last:.3g}, and was {first:.3g} before training: training has diverged. Lower "
-                         "algorithm.local.optimizer.lr, or ask for less local work")  # fmt: skip
+    if wrong := went_wrong(run.curves, run.glossary):
+        warnings.append(f"{wrong}. Lower algorithm.local.optimizer.lr, or ask for less local work")
     return warnings
 
 
@@ -74,3 +73,29 @@ def stood_still(skipped: Sequence[object]) -> str | None:
     if len(skipped) - since < max(STILL_ROUNDS, len(skipped) // STILL):
         return None
     return f"every round from {since} to {len(skipped) - 1} was skipped ({skipped[-1]})"
+
+
+def went_wrong(curves: Mapping[str, tuple[Column, Column]], glossary: Glossary) -> str | None:
+    """A sentence if a loss is far above that before training, or if it had halved and no metric is much better than
+    before training any more; None otherwise. `curves`: rounds and values by metric, before training in round -1.
+
+    >>> import numpy as np
+    >>> at, loss = np.array([-1, 0, 1]), np.array([2.31, 0.1, 2.3])
+    >>> went_wrong({"global_loss": (at, loss), "global_accuracy": (at, np.array([0.1, 0.9, 0.11]))}, Glossary())
+    'global_loss is 2.3, and was 0.1 after round 0 and 2.31 before training: what was learned is lost'
+    >>> went_wrong({"global_loss": (at, loss), "global_accuracy": (at, np.array([0.1, 0.9, 0.8]))}, Glossary())
+    """
+    lost, kept = None, False
+    for name, (round_T, value_T) in curves.items():
+        if len(value_T) < 2 or round_T[0] != -1:
+            continue
+        first, last = float(value_T[0]), float(value_T[-1])
+        if name.endswith("_loss") and last > EXPLODED * abs(first):
+            return f"{name} is {last:.3g}, and was {first:.3g} before training: training has diverged"
+        gain_T = (value_T - first) * (1 if glossary.higher_is_better(name) else -1)
+        best = int(gain_T.argmax())
+        kept = kept or bool(gain_T[-1] > LEFT * gain_T[best])
+        if name.endswith("_loss") and value_T[best] < LEARNED * first:
+            then = f"{value_T[best]:.3g} after round {round_T[best]} and {first:.3g} before training"
+            lost = f"{name} is {last:.3g}, and was {then}: what was learned is lost"
+    return None if kept else lost
