@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
+import tarfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 import turnout as to
 from pages import ROOT, blocks, check_links, check_not_run, warm_command_line
+from turnout.cli import main
 from turnout_papers.studies import tables
 from turnout_papers.studies.running import Findings
 
@@ -88,3 +91,13 @@ def test_pages_of_studies_are_made_from_what_was_found():
         findings = Findings.from_json(path.read_bytes(), path.name)
         page = tables.markdown(findings)
         assert path.with_suffix(".md").read_text("utf-8") == page, f"make {path.with_suffix('.md').name} anew"
+
+
+@pytest.mark.parametrize("packed", sorted((DOCS / "studies").rglob("*.tar.xz")), ids=lambda p: p.name)
+def test_records_beside_a_page_are_those_it_was_made_from(packed: Path, tmp_path: Path):
+    with tarfile.open(packed) as records:
+        records.extractall(tmp_path / "out", filter="data")
+    page = packed.with_name(packed.name.removesuffix(".tar.xz"))
+    found = Findings.from_json(page.with_suffix(".json").read_bytes())
+    assert main([*shlex.split(found.command)[1:], "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    assert Findings.from_json((tmp_path / "out" / "study.json").read_bytes()) == found
