@@ -106,7 +106,8 @@ def plan(scale: str) -> StudyPlan:
     variants = {tuned(c, rate): experiment(c, rate, scale) for c in cells(scale) for rate in RATES[c.batch]}
     notes = [
         f"the rate of every cell chosen on seed {TUNING_SEEDS} and judged on {SEEDS[scale]} others: "
-        f"B = 10 in {RATES[10]}, all samples in {RATES[None]}; the paper chose it on the run that it counts",
+        f"B = 10 in {RATES[10]}, all samples in {RATES[None]}; the paper chose it on the run that it counts; "
+        "where --only names one rate, that one is taken",
         "a run ends at its target or at twice the published rounds, which then count",
         "pixels in [0, 1], torch's first weights; the paper says of neither what it has",
         "the CNN's products rounded to TF32 where a GPU does that, as torch's convolutions are by default",

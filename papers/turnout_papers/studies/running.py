@@ -75,7 +75,7 @@ class Findings:
     failed        runs that could not be finished for another reason than that they diverged, and why
     command       what was typed
     machine       and where
-    stalled       runs that did not move in the end, or lost what they had learned, and how
+    stalled       runs that did not move in the end, lost what they had learned, or whose loss exploded, and how
     diverged      runs that diverged, and where; they rank last where they are compared
     notes         what was shrunk, and what the paper leaves open, when it was run
     looks         the numbers of seeds at which it is decided, fixed before the first run; none: they were not fixed
@@ -235,7 +235,7 @@ class Gathered:
     play        how a plan's runs are made, unless a part says otherwise
     so_far      nothing is trained: `play` reads the runs that have ended
     failed      runs that failed on the way, and why
-    stalled     runs that did not move in the end, or lost what they had learned, and how
+    stalled     runs that did not move in the end, lost what they had learned, or whose loss exploded, and how
     diverged    runs that diverged, and where
     seconds     of all runs together
     """
@@ -308,7 +308,9 @@ class Gathered:
             self.runs.setdefault(entry.variant, {})[entry.seed] = run
             with run.records() as records:
                 curves = {metric: records.curve(metric) for metric in records.metrics()}
-                wrong = stood_still(records.column("skipped").tolist()) or went_wrong(curves, records.glossary())
+                wrong = stood_still(records.column("skipped").tolist())
+                if wrong is None and not part.first_seed:  # settings that are tried may be bad ones
+                    wrong = went_wrong(curves, records.glossary())
                 self.seconds += float(records.column("seconds").sum())
                 known = {self.study.metric, *records.metrics(), *records.rounds()}  # a run need not have all of them
                 for metric in (metric for metric in wanted if metric in known):

@@ -103,7 +103,7 @@ def markdown(findings: Findings) -> str:
     made = f"`{command}`: {tally(findings)} (runs of {findings.seconds:.0f} s in all{where})."
     failed = [f"- diverged, ranked last where it is compared: {words}" for words in by_reason(findings.diverged)]
     failed += [f"- left out where it would be compared: {words}" for words in by_reason(findings.failed)]
-    failed += [f"- ended badly: {words}" for words in findings.stalled]
+    failed += [f"- ended badly, and compared as it ended: {words}" for words in findings.stalled]
     columns = "Ours ± spread over seeds (published in brackets, where the paper says something):"
     decided = _grid(["outcome", "claim", "evidence"], claims)
     table = _grid(head, lines)

@@ -10,8 +10,12 @@ from turnout.running.records.runs import RunRecords, Runs
 from turnout.running.records.schema import Column
 
 EXPLODED = 100  # times the loss before training
-LEARNED = 0.5  # a loss below so many times the loss before training shows that something was learned
-LEFT = 0.2  # of what was gained: with less, it is lost
+LEARNED = 0.2  # of the loss before training: if a loss fell by more, something was learned
+LEFT, LAST = 0.2, 3  # it is lost if in the last 3 measurements no more than a fifth of the gain is left
+LOWER = (
+    "Unless an attack, noise or other data explain it, lower algorithm.local.optimizer.lr or algorithm.server.lr, or "
+    "ask for less local work"
+)
 NAMED = 3  # runs
 STILL, STILL_ROUNDS = 5, 3  # a run stood still if the last fifth of its rounds, and at least 3, were skipped
 
@@ -25,7 +29,7 @@ def warnings_of(run: RunRecords) -> list[str]:
             warnings += texts[:1]
     warnings += _untrained(run)
     if wrong := went_wrong(run.curves, run.glossary):
-        warnings.append(f"{wrong}. Lower algorithm.local.optimizer.lr, or ask for less local work")
+        warnings.append(f"{wrong}. {LOWER}")
     return warnings
 
 
@@ -76,26 +80,29 @@ def stood_still(skipped: Sequence[object]) -> str | None:
 
 
 def went_wrong(curves: Mapping[str, tuple[Column, Column]], glossary: Glossary) -> str | None:
-    """A sentence if a loss is far above that before training, or if it had halved and no metric is much better than
-    before training any more; None otherwise. `curves`: rounds and values by metric, before training in round -1.
+    """A sentence if a loss is far above that before training, or if what was learned is lost; None otherwise.
+
+    Lost: a loss had fallen, and in the last measurements every metric is about as before training, which is round -1.
+    How far clients are apart (a spread) tells nothing.
 
     >>> import numpy as np
-    >>> at, loss = np.array([-1, 0, 1]), np.array([2.31, 0.1, 2.3])
-    >>> went_wrong({"global_loss": (at, loss), "global_accuracy": (at, np.array([0.1, 0.9, 0.11]))}, Glossary())
+    >>> at, loss = np.array([-1, 0, 1, 2, 3]), np.array([2.31, 0.1, 2.3, 2.31, 2.3])
+    >>> went_wrong({"global_loss": (at, loss), "global_accuracy": (at, 1 - 0.39 * loss)}, Glossary())
     'global_loss is 2.3, and was 0.1 after round 0 and 2.31 before training: what was learned is lost'
-    >>> went_wrong({"global_loss": (at, loss), "global_accuracy": (at, np.array([0.1, 0.9, 0.8]))}, Glossary())
+    >>> back = np.array([0.1, 0.9, 0.1, 0.8, 0.1])
+    >>> went_wrong({"global_loss": (at, loss), "global_accuracy": (at, back)}, Glossary())
     """
     lost, kept = None, False
     for name, (round_T, value_T) in curves.items():
-        if len(value_T) < 2 or round_T[0] != -1:
+        if len(value_T) < 2 or round_T[0] != -1 or name.endswith("_spread"):
             continue
         first, last = float(value_T[0]), float(value_T[-1])
         if name.endswith("_loss") and last > EXPLODED * abs(first):
             return f"{name} is {last:.3g}, and was {first:.3g} before training: training has diverged"
         gain_T = (value_T - first) * (1 if glossary.higher_is_better(name) else -1)
         best = int(gain_T.argmax())
-        kept = kept or bool(gain_T[-1] > LEFT * gain_T[best])
-        if name.endswith("_loss") and value_T[best] < LEARNED * first:
+        kept = kept or bool(gain_T[-LAST:].max() > LEFT * gain_T[best])
+        if name.endswith("_loss") and gain_T[best] > LEARNED * abs(first):
             then = f"{value_T[best]:.3g} after round {round_T[best]} and {first:.3g} before training"
             lost = f"{name} is {last:.3g}, and was {then}: what was learned is lost"
     return None if kept else lost
