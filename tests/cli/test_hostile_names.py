@@ -102,7 +102,7 @@ def test_a_disk_that_takes_no_more_is_a_sentence_of_every_worker(tmp_path: Path)
     )
     assert done.returncode == 2, done
     assert "Traceback" not in done.stderr
-    assert done.stderr.count("cannot be written") == 2, done.stderr
+    assert done.stderr.count("records.sqlite cannot be used (disk I/O error): is the disk full") == 2, done.stderr
 
 
 def loading(process: int) -> bool:
