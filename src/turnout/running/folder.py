@@ -120,10 +120,15 @@ def kept_if_used(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Lock a folder while this process works in it; the system releases the lock of a killed process."""
+def held(folder: Path, fresh: bool = False) -> Iterator[None]:
+    """Lock a folder while this process works in it; the system releases the lock of a killed process.
+
+    With `fresh` the folder is refused if another command has run in it while this one waited for the lock.
+    """
     make_folder(folder)
     with locked(folder / LOCK_FILE, LOCK_SECONDS):
+        if fresh:
+            refuse_full(folder, resume=False)
         yield
 
 

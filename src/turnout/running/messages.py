@@ -130,6 +130,7 @@ class RunPlace:
     threads       threads it may use beside other runs; None: all
     profile       whether to measure the stages of the round
     overwrite     whether to delete the run in the folder first
+    fresh         whether the folder must be empty
     other_engine  whether it may resume with another engine
     group         the title of the runs it is made with, for trackers
     hooks         its trackers, and the function that receives finished rounds
@@ -141,6 +142,7 @@ class RunPlace:
     threads: int | None = None
     profile: bool = False
     overwrite: bool = False
+    fresh: bool = False
     other_engine: bool = False
     group: str = ""
     hooks: Hooks = NO_HOOKS
@@ -149,7 +151,7 @@ class RunPlace:
 def messages_of(experiment: Experiment, place: RunPlace) -> Iterator[Message]:
     """Run an experiment, or resume it, and yield messages about it."""
     folder, name = place.folder, place.name
-    with held(folder), one_torch_thread(), state_kept(folder) as end:
+    with held(folder, place.fresh), one_torch_thread(), state_kept(folder) as end:
         with warnings.catch_warnings(record=True) as caught:
             warnings.filterwarnings("always", message="this model cannot be vectorised")
             warnings.filterwarnings("always", message="the clients' samples cannot go through this model together")

@@ -175,7 +175,8 @@ def run_planned(
     jobs = jobs_at_a_time(left, jobs, hooks)
     place = RunPlace(
         "", plan.out, data_dir, threads=max(1, cores() // jobs) if jobs > 1 else None,
-        profile=profile, overwrite=overwrite and not several, other_engine=other_engine,
+        profile=profile, overwrite=overwrite and not several, fresh=not (several or resume or overwrite),
+        other_engine=other_engine,
         group="" if raises else plan.title, hooks=replace(hooks, on_end=(), table=None),  # which may not be picklable
     )  # fmt: skip
     work = []
