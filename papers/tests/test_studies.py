@@ -418,34 +418,35 @@ def test_a_study_that_was_cut_off_says_what_it_has(smoke: dict[str, Path], tmp_p
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_run_that_stands_still_is_named(smoke: dict[str, Path], tmp_path: Path) -> None:
-    """Its last rounds were skipped, as nobody sent a number: an old model is compared, and the findings say so."""
-    folder = tmp_path / "still"
-    shutil.copytree(smoke["bias"], folder)
-    victim = sorted(folder.glob("quadratics/*/seed-1"))[0]
-    with sqlite3.connect(victim / "records.sqlite") as db:
-        rounds = db.execute("SELECT count(*) FROM rounds").fetchone()[0]
-        db.execute("UPDATE rounds SET skipped = 'no update is a number' WHERE round >= ?", (rounds // 2,))
-    found = run_study(bias.STUDY, "smoke", folder, so_far=True, quiet=True)
-    why = f"every round from {rounds // 2} to {rounds - 1} was skipped (no update is a number)"
-    assert [words.split(": ")[1] for words in found.stalled] == [why]
-    assert Findings.from_json(found.to_json()).stalled == tuple(found.stalled)
-    assert why in markdown(found)
-
-
-def test_a_run_that_loses_what_it_had_learned_is_named(smoke: dict[str, Path], tmp_path: Path) -> None:
-    folder = tmp_path / "lost"
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (
+            ["UPDATE rounds SET skipped = 'no update is a number' WHERE round > 0"],
+            "every round from 1 to 3 was skipped (no update is a number)",
+        ),
+        (
+            [
+                "UPDATE evaluations SET value = (SELECT value FROM evaluations first WHERE round = -1 AND "
+                "first.name = evaluations.name) WHERE round > 0",
+                "UPDATE evaluations SET value = 0.01 WHERE round = 0 AND name = 'global_loss'",
+            ],
+            ", and was 0.01 after round 0 and ",
+        ),
+    ],
+    ids=["its last rounds were skipped", "it lost what it had learned"],
+)
+def test_a_run_that_ends_badly_is_named(changes: list[str], why: str, smoke: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "bad"
     shutil.copytree(smoke["participation"], folder)
     victim = next(folder.glob("SYNTHETIC-IID/*/seed-0"))
     with sqlite3.connect(victim / "records.sqlite") as db:
-        db.execute("UPDATE evaluations SET value = 0.01 WHERE round = 0 AND name = 'global_loss'")
-        db.execute(
-            "UPDATE evaluations SET value = (SELECT value FROM evaluations first WHERE round = -1 AND "
-            "first.name = evaluations.name) WHERE round > 0"
-        )
+        for change in changes:
+            db.execute(change)
     found = run_study(participation.STUDY, "smoke", folder, so_far=True, quiet=True)
     (words,) = found.stalled
-    assert "and was 0.01 after round 0" in words
+    assert why in words
+    assert Findings.from_json(found.to_json()).stalled == tuple(found.stalled)
     assert words in markdown(found)
 
 

@@ -307,10 +307,9 @@ class Gathered:
         for entry, run in done.runs.items():
             self.runs.setdefault(entry.variant, {})[entry.seed] = run
             with run.records() as records:
-                curves = {metric: records.curve(metric) for metric in records.metrics()}
                 wrong = stood_still(records.column("skipped").tolist())
                 if wrong is None and not part.first_seed:  # settings that are tried may be bad ones
-                    wrong = went_wrong(curves, records.glossary())
+                    wrong = went_wrong({m: records.curve(m) for m in records.metrics()}, records.glossary())
                 self.seconds += float(records.column("seconds").sum())
                 known = {self.study.metric, *records.metrics(), *records.rounds()}  # a run need not have all of them
                 for metric in (metric for metric in wanted if metric in known):
